@@ -27,9 +27,12 @@ __all__ = [
 Basis = Literal["stated", "from_k3", "vllm_source", "inferred", "unknown", "chosen"]
 """How sure a value is.
 
-stated: the vLLM recipe page for this model says so. from_k3: the recipe of Kimi-K3 says so. vllm_source: read in vLLM's
-source. inferred: concluded, nobody states it. unknown: nobody states it and it could not be concluded. chosen: the
-cookbook's own decision.
+stated: the named source says so of this model or hardware.
+from_k3: the source says so of Kimi-K3, the model before.
+vllm_source: read in vLLM's source.
+inferred: concluded, nobody states it.
+unknown: nobody states it and it could not be concluded.
+chosen: the cookbook's own decision.
 """
 
 Role = Literal["engine", "prefill", "decode", "router"]

@@ -5,10 +5,14 @@ One JSON file a run. It is written at the end whatever happened, so a failed run
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
-from typing import Literal
+from pathlib import Path
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from cookbook.errors import InputError
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -21,6 +25,9 @@ class Record(BaseModel):
     """Base of everything that is written: unknown keys are an error, so a reader never guesses."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+R = TypeVar("R", bound=Record)
 
 
 class CheckResult(Record):
@@ -120,19 +127,24 @@ class NotebookRecord(Record):
     error: str = ""
 
 
-class Evidence(Record):
-    """One run. Times are UTC."""
+class RunRecord(Record):
+    """What the run knows while it is going on. The notebook writes it after each step; the end adds the rest.
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    Attributes:
+        run_id: Time of the start in UTC and a random part; sorts by time.
+        mode: "hardware", "rehearsal" or "attached" (to a server that was already running).
+        hardware: Key of the hardware that the recipe is for, whatever it ran on.
+        machine: What it really ran on.
+        image: The image's tag as the recipe names it; None in a rehearsal.
+        image_digest: Its digest, where the run could learn it.
+        environment: Allow-listed variables only, never the whole environment.
+    """
+
     run_id: str
     recipe: str
     title: str
     mode: Mode
-    status: Status
-    exit_code: int
-    error: str = ""
     started_at: datetime
-    ended_at: datetime
     hardware: str
     hardware_title: str
     machine: Machine
@@ -141,10 +153,99 @@ class Evidence(Record):
     served_model_name: str
     image: str | None = None
     image_digest: str | None = None
-    commands: tuple[CommandRecord, ...]
-    environment: dict[str, str]
-    parameters: dict[str, JsonValue]
-    substitutions: tuple[Substitution, ...]
-    checks: tuple[CheckResult, ...]
-    timings: tuple[Timing, ...]
+    commands: tuple[CommandRecord, ...] = ()
+    environment: dict[str, str] = Field(default_factory=dict)
+    parameters: dict[str, JsonValue] = Field(default_factory=dict)
+    substitutions: tuple[Substitution, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
+    timings: tuple[Timing, ...] = ()
+
+
+class Evidence(RunRecord):
+    """One finished run. Times are UTC.
+
+    Attributes:
+        status: What became of it; "error" is a broken notebook or machine, neither pass nor fail.
+        exit_code: What the command ended with.
+        error: One paragraph; empty when it passed.
+        notebook: None when no notebook was left.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    status: Status
+    exit_code: int
+    error: str = ""
+    ended_at: datetime
     notebook: NotebookRecord | None = None
+
+
+def write(path: Path, record: Record) -> None:
+    """Write `record` as JSON, whole or not at all.
+
+    Raises:
+        InputError: The folder is read-only or full. Whatever stood at `path` before is untouched.
+    """
+    write_bytes(path, (record.model_dump_json(indent=2) + "\n").encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file through a temporary neighbour, so that a reader sees the old or the new one and nothing between.
+
+    Raises:
+        InputError: The folder is read-only or full. Whatever stood at `path` before is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written: {error.strerror}.",
+            "Free some space or name another folder with --output.",
+        ) from error
+
+
+def read(path: Path) -> Evidence:
+    """Read evidence.
+
+    Raises:
+        InputError: The file is missing, is not evidence, or has another schema version.
+    """
+    return _read(path, Evidence)
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read the record that a run keeps while it is going on.
+
+    Raises:
+        InputError: The file is missing or is not such a record.
+    """
+    return _read(path, RunRecord)
+
+
+def _read(path: Path, kind: type[R]) -> R:
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}.", "Name a folder that a run left behind."
+        ) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise InputError(
+            f"{path} is not evidence of schema version {SCHEMA_VERSION}: {key}: {first['msg']}.",
+            "It may come from another version of the cookbook.",
+        ) from error
+
+
+def latest(runs: Path, recipe: str) -> Path | None:
+    """The folder of the newest finished run of `recipe`, or None. Run ids sort by time."""
+    folders = sorted(path.parent for path in (runs / recipe).glob("*/evidence.json"))
+    return folders[-1] if folders else None

@@ -1,0 +1,242 @@
+"""`cookbook run`: a recipe's notebook under papermill, and the evidence at the end, whatever the end was.
+
+    cookbook run ── supervisor ── papermill ── kernel ── supervisor ── vllm serve ── engine, workers
+    (this)          (launch.supervisor, twice the same program: it ends what is below it when what is above it is gone)
+
+papermill's exit code and its metadata are not believed: a run counts as executed when every code cell has an execution
+count and no output is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pydantic import JsonValue
+
+from cookbook import begin, errors, evidence
+from cookbook.catalog import Catalog
+from cookbook.errors import ChecksFailed, CookbookError, InputError, Interrupted, ServerError, TimeLimitError
+from cookbook.events import follow
+from cookbook.evidence import Evidence, NotebookRecord, RunRecord, Status
+from cookbook.notebook import source
+from cookbook.redact import Redactor
+from cookbook.resolve import select
+
+__all__ = ["Outcome", "execute", "look_at", "verdict"]
+
+LOOK_EVERY_S = 0.2
+ORDERLY_END_S = 30.0
+
+STATUS: dict[int, Status] = {1: "failed", 2: "error", 3: "server_failed", 4: "timed_out", 130: "interrupted"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        folder: Where evidence, notebook and logs lie.
+        evidence: What was recorded.
+    """
+
+    folder: Path
+    evidence: Evidence
+
+
+def execute(
+    catalog: Catalog,
+    recipe: str,
+    parameters: Mapping[str, JsonValue],
+    defaults: Mapping[str, JsonValue],
+    *,
+    runs: Path,
+    time_limit_s: float,
+    on_event: Callable[[Mapping[str, Any]], None],
+) -> Outcome:
+    """Run a recipe's notebook and leave evidence.
+
+    Args:
+        catalog: The catalog.
+        recipe: Name of the recipe.
+        parameters: Values to inject into the notebook, already checked.
+        defaults: What the notebook sets where nothing is injected.
+        runs: Folder in which the run's folder is made.
+        time_limit_s: Bound on the whole run, in seconds.
+        on_event: Told what happens while it goes on.
+
+    Returns:
+        The outcome; a check that fell short or a server that died is an outcome, not an exception.
+
+    Raises:
+        InputError: Something is wrong before anything was started, or the evidence cannot be written.
+    """
+    notebook = source(select(catalog, recipe))
+    settings = begin.Parameters(**{**defaults, **parameters})
+    plan = begin.plan(catalog, recipe, settings, on_step=lambda text: on_event({"kind": "step", "title": text}))
+    folder = begin.new_run_folder(runs, recipe).absolute()
+    on_event({"kind": "step", "title": f"Run folder: {folder}"})
+    record = begin.record(plan, folder)
+
+    failure = _papermill(notebook, folder, parameters, time_limit_s, on_event)
+    executed = look_at(folder / "notebook.ipynb", notebook)
+    with suppress(InputError):  # the kernel may never have come so far
+        record = evidence.read_record(folder / "record.json")
+    failure = failure or verdict(executed, record)
+    finished = _finish(record, executed, failure)
+    evidence.write(folder / "evidence.json", finished)
+    for temporary in ("record.json", "events.jsonl"):
+        (folder / temporary).unlink(missing_ok=True)
+    return Outcome(folder, finished)
+
+
+def _papermill(
+    notebook: Path,
+    folder: Path,
+    parameters: Mapping[str, JsonValue],
+    time_limit_s: float,
+    on_event: Callable[[Mapping[str, Any]], None],
+) -> CookbookError | None:
+    """Run papermill under the supervisor. Returns why it was ended from here, or None when it ended by itself."""
+    order = json.dumps({"source": str(notebook), "folder": str(folder), "parameters": parameters})
+    command = [sys.executable, "-m", "cookbook.launch.supervisor", "--owner", str(os.getpid())]
+    command += ["--log", str(folder / "logs" / "papermill.log"), "--"]
+    command += [sys.executable, "-m", "cookbook.notebook_process", order]
+    events = follow(folder)
+    deadline = time.monotonic() + time_limit_s
+    with (
+        _signals() as received,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "COOKBOOK_RUN_FOLDER": str(folder), "NO_MKDOCS_2_WARNING": "1"},
+        ) as supervisor,
+    ):
+        try:
+            reason: CookbookError | None = None
+            while supervisor.poll() is None:
+                for event in next(events):
+                    on_event(event)
+                if received:
+                    reason = Interrupted(received[0])
+                elif time.monotonic() > deadline:
+                    reason = TimeLimitError(
+                        f"The run was not over after {time_limit_s:g} s.", "Give it more with --time-limit."
+                    )
+                if reason:
+                    _end_in_order(supervisor, on_event)
+                    break
+                with suppress(subprocess.TimeoutExpired):
+                    supervisor.wait(LOOK_EVERY_S)
+            for event in next(events):
+                on_event(event)
+        finally:
+            # End of file is the supervisor's sign to end all that is left.
+            assert supervisor.stdin
+            supervisor.stdin.close()
+            supervisor.wait()
+    return reason
+
+
+def _end_in_order(supervisor: subprocess.Popen[bytes], on_event: Callable[[Mapping[str, Any]], None]) -> None:
+    """Let papermill end the kernel and save the notebook; what is not gone in time is ended by the supervisor."""
+    on_event({"kind": "step", "title": "Stopping: the notebook is saved and every process ended."})
+    assert supervisor.stdout
+    with suppress(ValueError, KeyError, ProcessLookupError):
+        os.kill(json.loads(supervisor.stdout.readline())["pid"], signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        supervisor.wait(ORDERLY_END_S)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM in a list in place of dying of them."""
+    received: list[int] = []
+
+    def note(signum: int, _: FrameType | None) -> None:
+        received.append(signum)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def look_at(executed: Path, recipe: Path) -> NotebookRecord | None:
+    """What really happened in an executed notebook; None where there is none.
+
+    Args:
+        executed: The notebook that papermill wrote.
+        recipe: The notebook that it was made from.
+    """
+    if not executed.exists():
+        return None
+    content = executed.read_bytes()
+    cells = [c for c in json.loads(content)["cells"] if c["cell_type"] == "code" and "".join(c["source"]).strip()]
+    outputs = [output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"]
+    return NotebookRecord(
+        file=executed.name,
+        sha256=hashlib.sha256(content).hexdigest(),
+        source_sha256=hashlib.sha256(recipe.read_bytes()).hexdigest(),
+        code_cells=len(cells),
+        executed_cells=sum(cell["execution_count"] is not None for cell in cells),
+        error=f"{outputs[0]['ename']}: {outputs[0]['evalue']}" if outputs else "",
+    )
+
+
+def verdict(notebook: NotebookRecord | None, record: RunRecord) -> CookbookError | None:
+    """What the executed notebook and the checks say of a run that ended by itself; None when all is well."""
+    if notebook is None:
+        return ChecksFailed("papermill left no notebook.", "See logs/papermill.log in the run's folder.")
+    if notebook.error:
+        name, _, message = notebook.error.partition(": ")
+        kind = getattr(errors, name, None)
+        known = isinstance(kind, type) and issubclass(kind, CookbookError)
+        if known and kind in (InputError, ServerError, TimeLimitError, ChecksFailed):
+            return kind(message)
+        return ChecksFailed(f"A cell of the notebook failed: {notebook.error}.", "See the executed notebook.")
+    if notebook.executed_cells < notebook.code_cells:
+        return ChecksFailed(
+            f"Only {notebook.executed_cells} of {notebook.code_cells} cells were executed: the kernel ended early.",
+            "See logs/papermill.log in the run's folder.",
+        )
+    failed = [check.title for check in record.checks if check.verdict == "fail"]
+    if failed:
+        return ChecksFailed(f"These checks fell short: {', '.join(failed)}.")
+    if all(check.verdict == "left_out" for check in record.checks):
+        return ChecksFailed("No check was made.", "A run without checks proves nothing.")
+    return None
+
+
+def _finish(record: RunRecord, notebook: NotebookRecord | None, failure: CookbookError | None) -> Evidence:
+    code = failure.exit_code if failure else 0
+    if isinstance(failure, Interrupted):
+        code = 128 + failure.signum
+    broken = isinstance(failure, ChecksFailed) and not any(check.verdict == "fail" for check in record.checks)
+    status: Status = "passed" if failure is None else "error" if broken else STATUS[failure.exit_code]
+    finished = Evidence(
+        **dict(record),
+        status=status,
+        exit_code=code,
+        error=str(failure) if failure else "",
+        ended_at=datetime.now(UTC),
+        notebook=notebook,
+    )
+    clean = Redactor.from_environ(os.environ).value(finished.model_dump(mode="json"))
+    return Evidence.model_validate(clean)

@@ -1,0 +1,64 @@
+"""What this machine is: processor, memory, accelerators. No host name, no address, no user."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import psutil
+
+from cookbook.evidence import Accelerator, Machine
+
+__all__ = ["inspect", "usable_cores"]
+
+NVIDIA_QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
+
+
+def usable_cores() -> tuple[int, ...]:
+    """Numbers of the CPU cores that this process may run on, ascending."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def inspect() -> Machine:
+    """Look at this machine. What cannot be learned is left empty, never guessed."""
+    return Machine(
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        processor=_processor(),
+        cores=len(usable_cores()),
+        memory_bytes=psutil.virtual_memory().total,
+        accelerators=_nvidia(),
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
+def _nvidia() -> tuple[Accelerator, ...]:
+    command = shutil.which("nvidia-smi")
+    if not command:
+        return ()
+    try:
+        answer = subprocess.run([command, *NVIDIA_QUERY], capture_output=True, text=True, timeout=30, check=True)
+    except (subprocess.SubprocessError, OSError):
+        return ()
+    return parse_nvidia_smi(answer.stdout)
+
+
+def parse_nvidia_smi(text: str) -> tuple[Accelerator, ...]:
+    """Devices out of nvidia-smi's CSV of name, memory in MiB and driver version."""
+    devices = []
+    for line in text.splitlines():
+        name, memory, driver = (part.strip() for part in line.rsplit(",", 2))
+        devices.append(
+            Accelerator(name=name, memory_bytes=int(memory) * 2**20 if memory.isdecimal() else None, driver=driver)
+        )
+    return tuple(devices)
