@@ -24,9 +24,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 
-from cookbook import begin, errors, evidence
+from cookbook import begin, evidence
 from cookbook.catalog import Catalog
 from cookbook.errors import ChecksFailed, CookbookError, InputError, Interrupted, ServerError, TimeLimitError
 from cookbook.events import follow
@@ -84,7 +84,7 @@ def execute(
         InputError: Something is wrong before anything was started, or the evidence cannot be written.
     """
     notebook = source(select(catalog, recipe))
-    settings = begin.Parameters(**{**defaults, **parameters})
+    settings = TypeAdapter(begin.Parameters).validate_python({**defaults, **parameters})
     plan = begin.plan(catalog, recipe, settings, on_step=lambda text: on_event({"kind": "step", "title": text}))
     folder = begin.new_run_folder(runs, recipe).absolute()
     on_event({"kind": "step", "title": f"Run folder: {folder}"})
@@ -206,10 +206,9 @@ def verdict(notebook: NotebookRecord | None, record: RunRecord) -> CookbookError
         return ChecksFailed("papermill left no notebook.", "See logs/papermill.log in the run's folder.")
     if notebook.error:
         name, _, message = notebook.error.partition(": ")
-        kind = getattr(errors, name, None)
-        known = isinstance(kind, type) and issubclass(kind, CookbookError)
-        if known and kind in (InputError, ServerError, TimeLimitError, ChecksFailed):
-            return kind(message)
+        for kind in (InputError, ServerError, TimeLimitError, ChecksFailed):
+            if name == kind.__name__:
+                return kind(message)
         return ChecksFailed(f"A cell of the notebook failed: {notebook.error}.", "See the executed notebook.")
     if notebook.executed_cells < notebook.code_cells:
         return ChecksFailed(

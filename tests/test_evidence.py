@@ -61,7 +61,7 @@ def test_a_disk_that_fills_leaves_the_old_file_and_nothing_else(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match="No space left on device.*Free some space"):
+    with pytest.raises(InputError, match=r"No space left on device.*Free some space"):
         evidence.write(path, an_evidence(status="failed"))
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["evidence.json"]

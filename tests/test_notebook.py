@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def test_the_outline_is_the_same_on_every_page(recipe: Path) -> None:
 
 def test_every_code_cell_is_short_and_introduced_by_text(recipe: Path) -> None:
     cells = jupytext.read(recipe).cells
-    for before, cell in zip(cells, cells[1:], strict=False):
+    for before, cell in itertools.pairwise(cells):
         if cell.cell_type == "code":
             assert before.cell_type == "markdown", cell.source
             assert len(cell.source.splitlines()) <= 25, cell.source
@@ -68,7 +69,8 @@ def test_prose_carries_no_flag(recipe: Path) -> None:
 def test_values_get_the_types_of_the_cell(tmp_path: Path) -> None:
     path = tmp_path / "n.py"
     path.write_text(
-        f"# %% [markdown]\n# Text\n{HEAD}name: str = 'a'  # a name\ncount: int = 1\nratio: float = 0.5\non: bool = False\n# %%\nx = 1\n"
+        f"# %% [markdown]\n# Text\n{HEAD}name: str = 'a'  # a name\ncount: int = 1\nratio: float = 0.5\n"
+        "on: bool = False\n# %%\nx = 1\n"
     )
     found = notebook.parameters(path)
     assert found[0] == Parameter("name", "str", "a", "a name")

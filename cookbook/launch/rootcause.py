@@ -1,8 +1,9 @@
 """Why a server died, out of its log: pure functions on text.
 
-The last line of a dead vLLM's log is seldom the reason. The API server ends with "Engine core initialization failed. See
-root cause above", the engine core with "See stack trace for root cause", and the reason stands in a worker, hundreds of
-lines earlier. So the first exception of the deepest process counts, and lines that only point to another are passed over.
+The last line of a dead vLLM's log is seldom the reason. The API server ends with "Engine core initialization failed.
+See root cause above", the engine core with "See stack trace for root cause", and the reason stands in a worker,
+hundreds of lines earlier. So the first exception of the deepest process counts, and lines that only point to another
+are passed over.
 """
 
 from __future__ import annotations

@@ -144,7 +144,8 @@ print("reasoning:", reasoning)
 print("answer:", message.content)
 
 # %% [markdown]
-# A tool call. `required` makes the model call one of the tools; with `auto` it may also answer in words.
+# A tool call. `required` makes the model call one of the tools (with `auto` it may also answer in words), and `strict`
+# holds the arguments to the schema.
 
 # %%
 weather = {
@@ -157,6 +158,7 @@ tool = {
     "name": "get_weather",
     "description": "The weather in a city now.",
     "parameters": weather,
+    "strict": True,
 }
 called = openai.chat.completions.create(
     model=run.model,
