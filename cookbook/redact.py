@@ -35,16 +35,15 @@ PATTERNS = (
     re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}"),
     re.compile(r"\bAKIA[0-9A-Z]{16}\b"),
 )
-# Group 1 stays, group 2 goes. A `$NAME` in place of a value is no secret.
+# Group 1 stays, group 2 goes. A `$NAME`, a call in code (`api_key=read()`) and a placeholder are no secrets.
+FIELD = r"\b(?:api[_-]?key|hf[_-]?token|access[_-]?token|auth[_-]?token|password|passwd|secret)"
+HARMLESS_VALUE = r"(?!redacted\b|EMPTY\b|None\b|null\b)"
 FIELDS = (
-    re.compile(r"(\b[Bb]earer\s+)([A-Za-z0-9._~+/=-]{6,})"),
-    re.compile(r"(--(?:api-key|hf-token|ssl-keyfile-password)[\s=]+[\"'\[]*)([^\s\"'$\[\],]+)"),
-    re.compile(
-        r"((?:api[_-]?key|hf[_-]?token|access[_-]?token|password|secret)[\"']?\s*[=:]\s*[\"'\[]*)"
-        r"(?!None\b|null\b|True\b|False\b|\[redacted)([^\s\"'$\[\],;&)}]+)",
-        re.IGNORECASE,
-    ),
-    re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]+:)([^\s/@]+)(?=@)"),
+    re.compile(rf"(\b[Bb]earer\s+){HARMLESS_VALUE}([A-Za-z0-9._~+/=-]{{6,}})"),
+    re.compile(rf"(--(?:api-key|hf-token|ssl-keyfile-password)[\s=]+[\"'\[]*){HARMLESS_VALUE}([^\s\"'$\[\],]+)"),
+    re.compile(rf"({FIELD}[\"']?\s*[=:]\s*\[?[\"']){HARMLESS_VALUE}([^\"'$\[\]]+)(?=[\"'])", re.IGNORECASE),
+    re.compile(rf"({FIELD}=){HARMLESS_VALUE}((?=[\w-]*\d)[\w-]{{8,}})(?![\w.(])", re.IGNORECASE),
+    re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]+:)(?!\[redacted)([^\s/@$]+)(?=@)"),
 )
 
 
