@@ -118,7 +118,7 @@ def _process(process: Process, rules: RehearsalEntry, cpu: Cpu) -> tuple[Process
             arguments.append(argument)
             continue
         new = _fill(rule.replace, values)
-        original = " ".join(argument.words()[1:])
+        original = " ".join(argument.words()[1:]) or "on"
         replacement = None if rule.drop else str(new)
         if replacement != original:
             changes.append(

@@ -77,16 +77,19 @@ def about(plan: Plan) -> str:
     if plan.substitutions:
         replaced = [s for s in plan.substitutions if s.replacement is not None]
         left_out = [s for s in plan.substitutions if s.replacement is None]
-        lines += ["**Replaced in this rehearsal**", _substitutions(replaced)]
-        lines += ["**Left out of this rehearsal**", _substitutions(left_out)]
+        lines += ["**Replaced or added in this rehearsal**", _replaced(replaced)]
+        lines += ["**Left out of this rehearsal**", _left_out(left_out)]
     return "\n\n".join(lines)
 
 
-def _substitutions(entries: Iterable[Substitution]) -> str:
-    return table(
-        ("What", "On the hardware", "Here", "Why"),
-        ((code(e.what), code(e.original) or "–", code(e.replacement or "") or "–", cell(e.reason)) for e in entries),
-    )
+def _replaced(entries: Iterable[Substitution]) -> str:
+    rows = ((code(e.what), code(e.original) or "–", code(e.replacement or ""), cell(e.reason)) for e in entries)
+    return table(("What", "On the hardware", "Here", "Why"), rows)
+
+
+def _left_out(entries: Iterable[Substitution]) -> str:
+    rows = ((code(e.what), code(e.original), cell(e.reason)) for e in entries)
+    return table(("What", "On the hardware", "Why"), rows)
 
 
 def requirements(catalog: Catalog, deployment: Deployment) -> str:

@@ -30,7 +30,7 @@ from cookbook.site import Page, pages_for_mkdocs
 MARK = "<!--part {}-->"
 MARKED = re.compile(r"<!--part (\d+)-->")
 DROPPED = re.compile(r"<(style|script)\b.*?</\1>|<link\b[^>]*>|<clipboard-copy\b.*?</clipboard-copy>", re.DOTALL)
-COPY_TEXT = re.compile(r'<div id="cell-\d+" class="clipboard-copy-txt">.*?</div>', re.DOTALL)
+COPY_TEXT = re.compile(r'<div class="clipboard-(?:container|copy-txt)"[^>]*>.*?</div>', re.DOTALL)
 CODE = re.compile(r'<div class="highlight-ipynb hl-\w+ ?"><pre>(.*?)</pre></div>', re.DOTALL)
 
 ADMONITION = {
@@ -88,6 +88,7 @@ def on_pre_page(page: MkDocsPage, config: MkDocsConfig, files: Files) -> MkDocsP
         notebook, markdown = halves(entry.notebook)
         page.markdown = with_header(markdown, header(entry))
         MkDocsPage.render(page, config, files)
+        page.title = entry.title
         marked = config.extra["cookbook_staging"] / f"{recipe}.ipynb"
         marked.write_text(json.dumps(notebook))
         page.content = joined(cells_html(marked), page.content or "")

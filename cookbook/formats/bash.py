@@ -11,6 +11,15 @@ from cookbook.deployment import Basis, Deployment, Process, Source
 __all__ = ["Row", "explain", "render"]
 
 
+UNSURE: dict[Basis, str] = {
+    "from_k3": "inferred from Kimi-K3, not stated for K3.1",
+    "vllm_source": "read in vLLM's source",
+    "inferred": "inferred, stated by nobody",
+    "unknown": "unknown",
+    "chosen": "our choice",
+}
+
+
 @dataclass(frozen=True)
 class Row:
     """Why one flag or variable is there.
@@ -44,10 +53,20 @@ def render(deployment: Deployment) -> str:
 
 def _process(process: Process) -> Iterator[str]:
     yield _comment(f"{process.name}, role {process.role}, node {process.node}")
+    yield from _unsure(process)
     words = [f"{variable.name}={shlex.quote(variable.value)}" for variable in process.environment]
     words.append(shlex.join(process.program))
     words += [f"  {shlex.join(argument.words())}" for argument in process.arguments]
     yield " \\\n".join(words)
+
+
+def _unsure(process: Process) -> Iterator[str]:
+    """Which flags and variables are not stated for this model: in a comment, as a line that goes on cannot have one."""
+    for basis, words in UNSURE.items():
+        names = [a.flag for a in process.arguments if any(origin.basis == basis for origin in a.origins)]
+        names += [v.name for v in process.environment if v.origin.basis == basis]
+        if names:
+            yield _comment(f"{words}: {', '.join(names)}")
 
 
 def _comment(text: str) -> str:
