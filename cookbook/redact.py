@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-__all__ = ["Redactor", "secret_names"]
+__all__ = ["FIELDS", "PATTERNS", "SHORTEST", "Redactor", "secret_names"]
 
 NAMES = re.compile(
     r"TOKEN(?!I[SZ])|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|_KEY(?:_ID)?$|_PWD$|(?:^|_)AUTH$", re.IGNORECASE
@@ -32,11 +32,17 @@ SHORTEST = 6
 # The same for one line of a value of several lines, such as a private key.
 SHORTEST_LINE = 16
 
-TOKENS = re.compile(
-    r"\bhf_[A-Za-z0-9]{16,}|\bsk-[A-Za-z0-9_-]{16,}|\bnvapi-[A-Za-z0-9_-]{16,}|\bgh[pousr]_[A-Za-z0-9]{20,}"
-    r"|\bgithub_pat_[A-Za-z0-9_]{20,}|\bglpat-[A-Za-z0-9_-]{16,}|\bxox[abprs]-[A-Za-z0-9-]{10,}"
-    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----"
+PATTERNS = (
+    re.compile(r"\bhf_[A-Za-z0-9]{16,}"),
+    re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"),
+    re.compile(r"\bnvapi-[A-Za-z0-9_-]{16,}"),
+    re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}"),
+    re.compile(r"\bgithub_pat_[A-Za-z0-9_]{20,}"),
+    re.compile(r"\bglpat-[A-Za-z0-9_-]{16,}"),
+    re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}"),
+    re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
+    re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----"),
 )
 
 FIELD = (
@@ -60,19 +66,28 @@ EXPRESSION = (
 # Words that follow a flag in prose.
 PROSE = r"(?!(?:to|or|and|is|are|does|do|in|for|with|from|as|at|on|not|can|that|if|of|has|was|must|may|protects?)\b)"
 
-QUOTED = re.compile(rf"({FIELD}\\?[\"']?\s*[=:]\s*)(\\?[\"']){SPARED}((?:(?!\2).)+)(?=\2)", re.IGNORECASE)
-# Several keys: ['first', 'second'].
+FLAG_VALUE = re.compile(rf"({FLAG}(?:=|[\"']?,?[ \t]+(?:\\\n\s*)?)[\"']?){SPARED}{PROSE}(?!-)([^\s\"',\]]+)")
+# What a secret stands behind. Group 1 stays, group 2 goes.
+FIELDS = (
+    *(
+        re.compile(rf"({FIELD}[\"']?\s*[=:]\s*\[?\s*{q}){SPARED}((?:\\.|[^{q}\\\n])+)(?={q})", re.IGNORECASE)
+        for q in ('"', "'")
+    ),
+    # The same as a string inside of JSON.
+    re.compile(rf"({FIELD}\\[\"']\s*[=:]\s*\\[\"']){SPARED}([^\"'\\\n]+)(?=\\[\"'])", re.IGNORECASE),
+    re.compile(
+        rf"({FIELD}[\"']?[ \t]*[=:][ \t]*)(?![\"'\[\\]){SPARED}{EXPRESSION}([^\s\"',;&)}}\]]{{{SHORTEST},}})",
+        re.IGNORECASE,
+    ),
+    FLAG_VALUE,
+    re.compile(rf"(\b[Bb]earer\s+){SPARED}(?![a-z]+\b(?![\d_~+/=-]|\.\w))([A-Za-z0-9._~+/=-]{{{SHORTEST},}})"),
+    re.compile(r"(\bAuthorization[\"']?\s*[:=]\s*[\"']?Basic\s+)([A-Za-z0-9+/=_-]{6,})", re.IGNORECASE),
+    re.compile(r"(://[^\s/:@\"']*:)(?![$<{]|\[redacted)([^\s/@\"']+)(?=@)"),
+)
+# More than one key: ['first', 'second'], and `--api-key first second`.
 LIST = re.compile(rf"({FIELD}[\"']?\s*[=:]\s*)(\[(?:[^\[\]]|\[redacted[^\]]*\])*\])", re.IGNORECASE)
 ELEMENT = re.compile(r"([\"'])((?:(?!\1).)+)\1")
-UNQUOTED = re.compile(
-    rf"({FIELD}[\"']?[ \t]*[=:][ \t]*)(?![\"'\[\\]){SPARED}{EXPRESSION}([^\s\"',;&)}}\]]{{{SHORTEST},}})", re.IGNORECASE
-)
-FLAG_VALUE = re.compile(rf"({FLAG}(?:=|[\"']?,?[ \t]+(?:\\\n\s*)?)[\"']?){SPARED}{PROSE}(?!-)([^\s\"',\]]+)")
-# `--api-key` takes several.
 FLAG_MORE = re.compile(rf"({FLAG}[ =](?:\[redacted(?::\w+)?\] )+)(?!-|\[|\d?[<>|&])(?=\S*\d)(\S{{{SHORTEST},}})")
-BEARER = re.compile(rf"(\b[Bb]earer\s+){SPARED}(?![a-z]+\b(?![\d_~+/=-]|\.\w))([A-Za-z0-9._~+/=-]{{{SHORTEST},}})")
-BASIC = re.compile(r"(\bAuthorization[\"']?\s*[:=]\s*[\"']?Basic\s+)([A-Za-z0-9+/=_-]{6,})", re.IGNORECASE)
-USERINFO = re.compile(r"(://[^\s/:@\"']*:)(?![$<{]|\[redacted)([^\s/@\"']+)(?=@)")
 
 
 def secret_names(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -113,10 +128,10 @@ class Redactor:
         """`text` without secrets: each becomes [redacted:NAME] where its variable is known, else [redacted]."""
         if self._known:
             text = self._known.sub(lambda match: f"[redacted:{self._names[match[0]]}]", text)
-        text = TOKENS.sub("[redacted]", text)
+        for pattern in PATTERNS:
+            text = pattern.sub("[redacted]", text)
         text = LIST.sub(lambda match: match[1] + ELEMENT.sub(_element, match[2]), text)
-        text = QUOTED.sub(r"\1\2[redacted]", text)
-        for pattern in (UNQUOTED, FLAG_VALUE, BEARER, BASIC, USERINFO):
+        for pattern in FIELDS:
             text = pattern.sub(r"\1[redacted]", text)
         found = 1
         while found:

@@ -145,6 +145,12 @@ LONG = "Zx9" * 12
         ("GET /x?api_key=s3cr3t&n=1", "GET /x?api_key=[redacted]&n=1"),
         ("HF_TOKEN=s3cr3t-value vllm serve", "HF_TOKEN=[redacted] vllm serve"),
         ("https://me:s3cr3t@hub.example/x", "https://me:[redacted]@hub.example/x"),
+        (
+            "non-default args: {'api_key': ['zq9xw'], 'port': 1}",
+            "non-default args: {'api_key': ['[redacted]'], 'port': 1}",
+        ),
+        ("password='zq9\\'xw' --port 1", "password='[redacted]' --port 1"),
+        ("Authorization: Bearer abc.def-ghi", "Authorization: Bearer [redacted]"),
         ("redis://:s3cr3t@cache:6379", "redis://:[redacted]@cache:6379"),
     ],
 )
@@ -175,6 +181,9 @@ def test_what_looks_like_a_secret_goes(text: str, clean: str) -> None:
         "key: value, key_size=4096, --kv-cache-dtype fp8, num_key_value_heads=8",
         "attention mask-1234567890123456 risk-free task-0123456789abcdef0",
         "api_key=",
+        "secret: never a parameter",
+        "api_key='EMPTY' api_key=None",
+        "prefix_cache_hits_total 2176",
         '{"api_key": "", "model": "kimi"}',
     ],
 )

@@ -1,19 +1,23 @@
 """Processes on Linux: who belongs to a run, and how all of them are ended.
 
-Only what a run started is touched: descendants of the caller, and members of sessions that it made.
+Only what a run started is touched: descendants of the caller, members of sessions that it made, and processes that
+carry its mark.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import selectors
 import signal
+import time
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import psutil
 
-__all__ = ["become_subreaper", "die_with_parent", "end", "members"]
+__all__ = ["become_subreaper", "die_with_parent", "end", "is_alive", "members", "wait"]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -41,12 +45,16 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option})")
 
 
-def members(sessions: Iterable[int], *, below: int | None = None) -> list[psutil.Process]:
-    """The living processes of these sessions, and the descendants of `below`; zombies are not alive.
+def members(sessions: Iterable[int], *, below: int | None = None, mark: str = "") -> list[psutil.Process]:
+    """The living processes of these sessions, the descendants of `below`, and whoever carries `mark`.
+
+    Zombies are not alive: they hold nothing but a number.
 
     Args:
         sessions: Session ids (the pids of their leaders).
         below: A pid; it is not a member itself.
+        mark: NAME=VALUE in the environment that a process was started with. It finds what made a session of its own
+            and lost its parent. vLLM's workers overwrite theirs with a title; they stay in the server's session.
     """
     wanted = set(sessions)
     found: dict[int, psutil.Process] = {}
@@ -54,25 +62,32 @@ def members(sessions: Iterable[int], *, below: int | None = None) -> list[psutil
         with suppress(psutil.NoSuchProcess):
             found |= {process.pid: process for process in psutil.Process(below).children(recursive=True)}
     for pid in psutil.pids():
-        with suppress(ProcessLookupError, psutil.NoSuchProcess):
-            if pid not in found and os.getsid(pid) in wanted:
+        with suppress(OSError, psutil.NoSuchProcess):
+            if pid not in found and (os.getsid(pid) in wanted or (mark and _carries(pid, mark))):
                 found[pid] = psutil.Process(pid)
-    return [process for process in found.values() if _alive(process)]
+    return [process for process in found.values() if is_alive(process)]
 
 
-def _alive(process: psutil.Process) -> bool:
+def _carries(pid: int, mark: str) -> bool:
+    environment = Path(f"/proc/{pid}/environ").read_bytes()
+    return os.fsencode(mark) in environment.split(b"\0")
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process runs: not ended, not a zombie, and still the one that had this pid."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def end(sessions: Iterable[int], *, below: int | None = None, grace_s: float) -> list[psutil.Process]:
+def end(sessions: Iterable[int], *, below: int | None = None, mark: str = "", grace_s: float) -> list[psutil.Process]:
     """End all members: SIGTERM, a grace, then SIGKILL until none is left.
 
     Args:
         sessions: As in `members`.
         below: As in `members`.
+        mark: As in `members`.
         grace_s: Seconds between SIGTERM and SIGKILL; 0 goes straight to SIGKILL.
 
     Returns:
@@ -80,17 +95,43 @@ def end(sessions: Iterable[int], *, below: int | None = None, grace_s: float) ->
     """
     wanted = tuple(sessions)
     if grace_s > 0:
-        asked = members(wanted, below=below)
+        asked = members(wanted, below=below, mark=mark)
         _signal(asked, signal.SIGTERM)
-        psutil.wait_procs(asked, timeout=grace_s)
+        wait(asked, timeout_s=grace_s)
     # Twice and more: a process may have forked while the list was made.
     for _ in range(5):
-        left = members(wanted, below=below)
+        left = members(wanted, below=below, mark=mark)
         if not left:
             return []
         _signal(left, signal.SIGKILL)
-        psutil.wait_procs(left, timeout=2)
-    return members(wanted, below=below)
+        wait(left, timeout_s=2)
+    return members(wanted, below=below, mark=mark)
+
+
+def wait(processes: Iterable[psutil.Process], *, timeout_s: float) -> list[psutil.Process]:
+    """Wait until these processes have ended, whoever their parents are.
+
+    A child's exit code is left for its parent: `psutil.wait_procs` would take it away from `subprocess`.
+
+    Args:
+        processes: What to wait for.
+        timeout_s: For how long, in seconds.
+
+    Returns:
+        Those that still live.
+    """
+    deadline = time.monotonic() + timeout_s
+    living = list(processes)
+    with selectors.DefaultSelector() as selector, ExitStack() as descriptors:
+        for process in living:
+            with suppress(ProcessLookupError):
+                descriptor = os.pidfd_open(process.pid)
+                descriptors.callback(os.close, descriptor)
+                selector.register(descriptor, selectors.EVENT_READ)
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                selector.unregister(key.fileobj)
+    return [process for process in living if is_alive(process)]
 
 
 def _signal(processes: Iterable[psutil.Process], number: int) -> None:

@@ -5,11 +5,12 @@
     owner (a kernel, `cookbook run`) ──stdin pipe──> supervisor ──> command ──> its workers
 
 The command and all that comes of it end when the owner ends, however it ends: end of file on stdin, a pidfd on the
-owner (a process that the owner forked may hold the pipe open), SIGTERM to the supervisor. When the command ends by
-itself, what it left behind is ended too. SIGINT is ignored: a Ctrl-C belongs to the owner, who then decides.
+owner (a process that the owner forked may hold the pipe open), SIGTERM or SIGHUP to the supervisor. When the command
+ends by itself, what it left behind is ended too. SIGINT is ignored: a Ctrl-C belongs to the owner, who then decides.
 
 The command's output goes through here line by line, without secrets, into the log file. The supervisor's own stdout
-gets one line of JSON with the command's pid. It ends with the command's exit code, 128 + n for a signal.
+gets one line of JSON: the command's pid, or the error that kept it from starting. It ends with the command's exit
+code, 128 + n for a signal.
 
 Standard library and psutil only: one of these runs beside every server.
 """
@@ -27,15 +28,21 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from cookbook.launch.processes import become_subreaper, die_with_parent, end
+import psutil
+
+from cookbook.launch.processes import become_subreaper, die_with_parent, end, wait
 from cookbook.redact import Redactor
 
-__all__ = ["GRACE_S", "LineFilter", "main"]
+__all__ = ["GRACE_S", "LEFT_BEHIND_GRACE_S", "LineFilter", "main"]
 
-# vLLM with workers was gone 1.4 s after SIGTERM on a CPU; on GPUs it also frees device memory.
+# vLLM with two workers was gone 1.4 s after SIGTERM on a CPU; on GPUs it also frees device memory.
 GRACE_S = 10.0
+# What a command left behind may be a supervisor itself, which needs its own grace.
+LEFT_BEHIND_GRACE_S = GRACE_S + 2
 CHUNK = 2**16
 LONGEST_LINE = 2**16
+# No secret is searched for that is longer; a key of several lines is found line by line.
+LONGEST_SECRET = 2**10
 
 
 class LineFilter:
@@ -49,10 +56,10 @@ class LineFilter:
         """What can be written now. An unfinished line waits for its end, so that no secret is cut in two."""
         self._rest += data
         cut = max(self._rest.rfind(b"\n"), self._rest.rfind(b"\r")) + 1
-        if cut == 0 and len(self._rest) < LONGEST_LINE:
-            return b""
-        # A line without an end is cut at its last space, to leave words whole.
-        cut = cut or self._rest.rfind(b" ") + 1 or len(self._rest)
+        if cut == 0:
+            if len(self._rest) < LONGEST_LINE:
+                return b""
+            cut = self._cut()
         ready, self._rest = self._rest[:cut], self._rest[cut:]
         return self._clean(ready)
 
@@ -61,8 +68,16 @@ class LineFilter:
         ready, self._rest = self._rest, b""
         return self._clean(ready)
 
+    def _cut(self) -> int:
+        """Where a line without an end can be cut: not inside of a secret, so both parts are clean as the whole is."""
+        whole = self._clean(self._rest)
+        for cut in range(len(self._rest) - LONGEST_SECRET, 0, -LONGEST_SECRET):
+            if self._clean(self._rest[:cut]) + self._clean(self._rest[cut:]) == whole:
+                return cut
+        return len(self._rest)
+
     def _clean(self, data: bytes) -> bytes:
-        return self._redactor.text(data.decode(errors="replace")).encode()
+        return self._redactor.text(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
 
 class Log:
@@ -70,6 +85,8 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._said = False
+        self._lost = 0
         self._file: int | None = None
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -77,62 +94,105 @@ class Log:
             self._say(error)
 
     def write(self, data: bytes) -> None:
-        """Append bytes; after the first failure they are dropped, so that the command never blocks."""
+        """Append bytes. What does not fit on a full disk is dropped, so that the command never blocks."""
         if self._file is None:
             return
         try:
+            if self._lost and data:
+                os.write(self._file, f"\n[{self._lost} bytes of the log were lost: it could not be written]\n".encode())
+                self._lost = 0
             while data:
                 data = data[os.write(self._file, data) :]
         except OSError as error:
+            self._lost += len(data)
             self._say(error)
-            self._file = None
 
     def _say(self, error: OSError) -> None:
-        sys.stderr.write(f"{self._path} cannot be written ({error.strerror}): the log ends here.\n")
+        if not self._said:
+            self._said = True
+            with suppress(OSError):
+                os.write(2, f"{self._path} cannot be written ({error.strerror}): the log has a gap here.\n".encode())
 
 
 def main(arguments: list[str]) -> int:
     """Run a command until it or its owner ends. Returns its exit code."""
     options = _options(arguments)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     become_subreaper()
     with selectors.DefaultSelector() as selector:
+        signals = _watch_signals(selector)
         if not _watch_owner(selector, options.owner):
             return 128 + signal.SIGTERM
-        _watch_sigterm(selector)
-        me = os.getpid()
-        command = subprocess.Popen(
-            options.command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            # Safe here: this process has one thread so far. It covers a SIGKILL of the supervisor for the command.
-            preexec_fn=lambda: die_with_parent(me),  # noqa: PLW1509
-        )
+        try:
+            command = _start(options.command)
+        except OSError as error:
+            _report({"error": f"{error.filename or options.command[0]}: {error.strerror}"})
+            return 127
         pump = threading.Thread(target=_pump, args=(command, options.log), daemon=True)
         pump.start()
-        with suppress(BrokenPipeError):
-            os.write(1, json.dumps({"pid": command.pid}).encode() + b"\n")
-        selector.register(os.pidfd_open(command.pid), selectors.EVENT_READ, "command")
-        ready = {key.data for key, _ in selector.select()}
-        if "command" not in ready:
+        _report({"pid": command.pid})
+        if not _wait_for_end(selector, signals, command.pid):
             # To the command alone: a server ends its own workers in better order than we could.
             command.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                command.wait(GRACE_S)
-        end([command.pid], below=me, grace_s=GRACE_S + 2)
+            with suppress(psutil.NoSuchProcess):
+                wait([psutil.Process(command.pid)], timeout_s=GRACE_S)
+        end([command.pid], below=os.getpid(), grace_s=LEFT_BEHIND_GRACE_S)
         code = command.wait()
         _reap()
         pump.join(GRACE_S)
     return code if code >= 0 else 128 - code
 
 
-def _reap() -> None:
-    """Take leave of the orphans that this process adopted; an init that never does would keep them as zombies."""
+def _start(words: list[str]) -> subprocess.Popen[bytes]:
+    me = os.getpid()
+
+    def prepare() -> None:
+        # Ignoring SIGINT would be inherited.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        die_with_parent(me)
+
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        # Safe here: this process has one thread so far. It covers a SIGKILL of the supervisor for the command.
+        preexec_fn=prepare,  # noqa: PLW1509
+    )
+
+
+def _report(line: dict[str, object]) -> None:
+    with suppress(OSError):
+        os.write(1, json.dumps(line).encode() + b"\n")
+
+
+def _wait_for_end(selector: selectors.BaseSelector, signals: int, command: int) -> bool:
+    """Sleep until the command has ended (True) or its owner has, or a signal says that it is to end (False)."""
+    while True:
+        if _reap(keep=command):
+            return True
+        ready = {key.data for key, _ in selector.select()}
+        if "owner" in ready:
+            return False
+        if any(number != signal.SIGCHLD for number in os.read(signals, 64)):
+            return False
+
+
+def _reap(keep: int = 0) -> bool:
+    """Take leave of the orphans that this process adopted; an init that never does would keep them as zombies.
+
+    Args:
+        keep: A child whose exit code is wanted.
+
+    Returns:
+        Whether `keep` has ended.
+    """
     with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid == keep:
+                return True
+            os.waitpid(ended.si_pid, 0)
+    return False
 
 
 def _pump(command: subprocess.Popen[bytes], path: Path) -> None:
@@ -155,7 +215,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 def _watch_owner(selector: selectors.BaseSelector, owner: int) -> bool:
     """Watch the pipe and the owner's process; False when it is gone already."""
-    selector.register(0, selectors.EVENT_READ, "stdin")
+    selector.register(0, selectors.EVENT_READ, "owner")
     try:
         selector.register(os.pidfd_open(owner), selectors.EVENT_READ, "owner")
     except ProcessLookupError:
@@ -163,11 +223,15 @@ def _watch_owner(selector: selectors.BaseSelector, owner: int) -> bool:
     return True
 
 
-def _watch_sigterm(selector: selectors.BaseSelector) -> None:
+def _watch_signals(selector: selectors.BaseSelector) -> int:
+    """Have signals wake the selector. Returns where their numbers can be read."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writer)
-    selector.register(reader, selectors.EVENT_READ, "sigterm")
+    selector.register(reader, selectors.EVENT_READ, "signal")
+    return reader
 
 
 if __name__ == "__main__":

