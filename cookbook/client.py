@@ -31,7 +31,10 @@ def server_url(text: str) -> str:
     Raises:
         InputError: It is not an http(s) URL, or it carries a user name and password.
     """
-    url = httpx.URL(text.strip())
+    try:
+        url = httpx.URL(text.strip())
+    except httpx.InvalidURL:
+        url = httpx.URL("")
     if url.scheme not in {"http", "https"} or not url.host:
         raise InputError(f'base_url "{text}" is not an address.', "Write for example http://127.0.0.1:8000.")
     if url.userinfo:

@@ -138,6 +138,7 @@ class RunRecord(Record):
         image: The image's tag as the recipe names it; None in a rehearsal.
         image_digest: Its digest, where the run could learn it.
         environment: Allow-listed variables only, never the whole environment.
+        server_error: Why the server died while the notebook used it; empty when it did not.
     """
 
     run_id: str
@@ -159,6 +160,7 @@ class RunRecord(Record):
     substitutions: tuple[Substitution, ...] = ()
     checks: tuple[CheckResult, ...] = ()
     timings: tuple[Timing, ...] = ()
+    server_error: str = ""
 
 
 class Evidence(RunRecord):

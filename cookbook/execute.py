@@ -31,6 +31,8 @@ from cookbook.catalog import Catalog
 from cookbook.errors import ChecksFailed, CookbookError, InputError, Interrupted, ServerError, TimeLimitError
 from cookbook.events import follow
 from cookbook.evidence import Evidence, NotebookRecord, RunRecord, Status
+from cookbook.launch.processes import become_subreaper, end
+from cookbook.launch.supervisor import LEFT_BEHIND_GRACE_S
 from cookbook.notebook import source
 from cookbook.redact import Redactor
 from cookbook.resolve import select
@@ -116,6 +118,7 @@ def _papermill(
     command += [sys.executable, "-m", "cookbook.notebook_process", order]
     events = follow(folder)
     deadline = time.monotonic() + time_limit_s
+    become_subreaper()
     with (
         _signals() as received,
         subprocess.Popen(
@@ -149,6 +152,8 @@ def _papermill(
             assert supervisor.stdin
             supervisor.stdin.close()
             supervisor.wait()
+            # Nothing is left by now, unless somebody killed the supervisor.
+            end((), below=os.getpid(), grace_s=LEFT_BEHIND_GRACE_S)
     return reason
 
 
@@ -202,6 +207,8 @@ def look_at(executed: Path, recipe: Path) -> NotebookRecord | None:
 
 def verdict(notebook: NotebookRecord | None, record: RunRecord) -> CookbookError | None:
     """What the executed notebook and the checks say of a run that ended by itself; None when all is well."""
+    if record.server_error:
+        return ServerError(record.server_error)
     if notebook is None:
         return ChecksFailed("papermill left no notebook.", "See logs/papermill.log in the run's folder.")
     if notebook.error:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from IPython import get_ipython
 from IPython.display import Markdown
 
 from cookbook import begin, checks, client, evidence, report
@@ -128,12 +129,25 @@ class Run:
             on_phase=self._on_phase,
         )
         self.base_url = self.server.base_url
+        shell = get_ipython()
+        if shell:
+            shell.events.register("post_run_cell", self._after_cell)
         self._add_timing("server start", time.monotonic() - began)
         return self.base_url
 
     def _on_phase(self, phase: Phase) -> None:
         self._events.emit("phase", title=phase.title, detail=phase.detail, seconds=round(phase.seconds, 1))
         print(f"{phase.seconds:7.1f} s  {phase.title}{f': {phase.detail}' if phase.detail else ''}", flush=True)
+
+    def _after_cell(self, result: Any) -> None:
+        """When a cell failed because the server is dead, say why it died: the cell only saw a broken connection."""
+        if result.success or self.server is None:
+            return
+        try:
+            self.server.check_alive()
+        except ServerError as error:
+            self._update(server_error=str(error))
+            print(f"{error}\n\n{error.log_tail}")
 
     def _read_version(self) -> None:
         try:

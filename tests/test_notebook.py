@@ -81,7 +81,7 @@ def test_values_get_the_types_of_the_cell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("cuont=1", r'"cuont"\. Did you mean count\?'),
+        ("cuont=1", r'"cuont"\. Did you mean count'),
         ("count=many", 'count is "many". It has to be of type int'),
         ("count=1.5", "of type int"),
         ("on=maybe", "of type bool"),

@@ -27,7 +27,7 @@ class Commands(click.Group):
     """Loads a subcommand's module when it is called: `cookbook list` must not pay for papermill."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS]  # the subcommand's module `list` hides the builtin here
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
@@ -37,7 +37,7 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([*COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -53,7 +53,7 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="cookbook")
 def main() -> None:
-    r"""Recipes that serve moonshotai/Kimi-K3.1-Pro with vLLM, and check that they do.
+    """Recipes that serve moonshotai/Kimi-K3.1-Pro with vLLM, and check that they do.
 
     \b
     Exit codes: 0 all checks hold, 1 a check fell short, 2 bad input, 3 the server did not come up or died,

@@ -40,7 +40,7 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    r"""Run RECIPE's notebook under papermill: launch the server, run the examples and checks, leave evidence.
+    """Run RECIPE's notebook under papermill: launch the server, run the examples and checks, leave evidence.
 
     \b
     cookbook run b300_tp8                    on a B300 node, with vLLM in this Python environment

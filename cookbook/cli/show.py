@@ -16,7 +16,7 @@ from cookbook.resolve import Selection, parse_override, resolve
 @click.option("--explain", is_flag=True, help="Why each flag is there, how sure that is, and its source.")
 @click.option("--json", "as_json", is_flag=True, help="The whole deployment, for a program.")
 def command(recipe: str, overrides: tuple[str, ...], *, explain: bool, as_json: bool) -> None:
-    r"""The exact commands of RECIPE, for bash, one flag a line.
+    """The exact commands of RECIPE, for bash, one flag a line.
 
     \b
     cookbook show b300_tp8

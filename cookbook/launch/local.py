@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import socket
+import selectors
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 import httpx
-import psutil
 
 from cookbook.deployment import Process
 from cookbook.errors import InputError, ServerError, TimeLimitError
 from cookbook.launch.phases import Phase, PhaseReader
-from cookbook.launch.processes import end
+from cookbook.launch.preflight import check_log, check_port, find_executable, port_holders
+from cookbook.launch.processes import end, members
 from cookbook.launch.rootcause import root_cause, tail
+from cookbook.launch.supervisor import GRACE_S, LEFT_BEHIND_GRACE_S
 
 __all__ = ["Server", "launch"]
 
 LOOK_EVERY_S = 0.2
-REQUEST_TIMEOUT_S = 5.0
-# Known to make servers of one machine clash when it is inherited (srt-slurm#269).
+REQUEST_TIMEOUT_S = 2.0
+# The supervisor is killed when it needs much longer than its own graces and the kernel's time to end processes.
+STOP_LIMIT_S = GRACE_S + LEFT_BEHIND_GRACE_S + 20
+# A server that served for days leaves a long log; the reason of its end stands near the end.
+LOG_END_BYTES = 2**21
+# VLLM_PORT makes servers of one machine clash when it is inherited (srt-slurm#269).
 NOT_INHERITED = ("VLLM_PORT",)
+OWN_VARIABLES = "COOKBOOK_"
+MARK = "COOKBOOK_SERVER"
 
 
 class Server:
@@ -37,31 +44,61 @@ class Server:
 
     Attributes:
         process: What was started.
-        base_url: Address, without a path.
+        base_url: Address for clients on this machine, without a path.
         log: Its log file, free of secrets.
         pid: Of `vllm serve`; its workers are in the same session.
         phases: Of its start; the last is "ready".
     """
 
-    def __init__(self, process: Process, log: Path, supervisor: subprocess.Popen[bytes], pid: int) -> None:
+    def __init__(
+        self,
+        process: Process,
+        *,
+        log: Path,
+        log_start: int,
+        supervisor: subprocess.Popen[bytes],
+        pid: int,
+        mark: str,
+    ) -> None:
         self.process = process
-        self.base_url = f"http://{process.host}:{process.port}"
+        self.base_url = f"http://{_reachable(process.host)}:{process.port}"
         self.log = log
         self.pid = pid
         self.phases: list[Phase] = []
+        self._log_start = log_start
         self._supervisor = supervisor
+        self._mark = mark
         self._stopped = False
+        self._end: ServerError | None = None
+        # A descriptor stays with its process, while a number may be given to another.
+        self._descriptor = os.pidfd_open(supervisor.pid)
         # The supervisor may be killed too; then what it owned is ended from here.
         self._guard = threading.Thread(target=self._end_orphans, daemon=True)
         self._guard.start()
 
     def _end_orphans(self) -> None:
         self._supervisor.wait()
-        end([self.pid], grace_s=0)
+        end([self.pid], mark=self._mark, grace_s=0)
 
     def alive(self) -> bool:
-        """Whether the server's main process lives."""
-        return not self._stopped and _is_alive(self.pid) and self._supervisor.poll() is None
+        """Whether the server's main process and its supervisor live."""
+        return not self._died_within(0)
+
+    def _died_within(self, seconds: float) -> bool:
+        """Wait for the end of the server, up to a bound; returns at once when it ends."""
+        if self._stopped:
+            return True
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._descriptor, selectors.EVENT_READ)
+            try:
+                server = os.pidfd_open(self.pid)
+            except ProcessLookupError:
+                return True
+            try:
+                selector.register(server, selectors.EVENT_READ)
+                return bool(selector.select(seconds))
+            finally:
+                os.close(server)
 
     def check_alive(self) -> None:
         """Do nothing, unless the server is dead.
@@ -69,33 +106,64 @@ class Server:
         Raises:
             ServerError: It is; with the root cause out of its log.
         """
-        if not self.alive():
-            raise self._death()
+        if self._end is None and not self.alive():
+            self._end = ServerError("The server was stopped by this run.") if self._stopped else self._death()
+        if self._end:
+            raise self._end
 
     def _death(self) -> ServerError:
         code = self.stop()
-        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        text = self.read_log(LOG_END_BYTES)
+        if code < 0:
+            return ServerError(
+                f"The supervisor of the server was killed by signal {-code}, and the server with it.",
+                f"Look for who sends that signal: the OOM killer or a batch system. The server's log: {self.log}",
+                tail(text),
+            )
         cause = root_cause(text, code)
         where = f" ({cause.process})" if cause.process else ""
+        lines = [*cause.context, "…", tail(text)] if cause.context else [tail(text)]
         return ServerError(
             f"The server died{where}: {cause.what.rstrip('.')}.",
             f"{cause.hint} Its log: {self.log}".strip(),
-            tail(text),
+            "\n".join(lines),
         )
+
+    def read_log(self, last_bytes: int | None = None) -> str:
+        """What this server has written, without what an earlier one wrote into the same file.
+
+        Args:
+            last_bytes: How much of its end to read; None for all.
+        """
+        try:
+            with self.log.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                start = self._log_start if last_bytes is None else max(self._log_start, size - last_bytes)
+                file.seek(start)
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
 
     def stop(self) -> int:
         """Stop the server and everything that came of it. Doing so again does nothing.
 
         Returns:
-            The exit code of the server, 128 + n for a signal.
+            The exit code of the server, 128 + n for a signal; -n when its supervisor was killed by one.
         """
         self._stopped = True
+        assert self._supervisor.stdin
+        assert self._supervisor.stdout
         with suppress(OSError):
-            assert self._supervisor.stdin
             self._supervisor.stdin.close()
-        code = self._supervisor.wait()
-        self._guard.join()
-        return code
+        self._guard.join(STOP_LIMIT_S)
+        if self._guard.is_alive():
+            self._supervisor.kill()
+            self._guard.join()
+        self._supervisor.stdout.close()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        return self._supervisor.wait()
 
     def __enter__(self) -> Server:
         return self
@@ -115,165 +183,154 @@ def launch(
 ) -> Server:
     """Start a process of a deployment and wait until it is ready.
 
-    Ready means: the process lives, the port is the one of this run, `/health` is 200, and `/v1/models` names the model.
+    Ready means: the process lives, it is the one that listens on the port, `/health` is 200, and `/v1/models` names
+    the model. When this raises, whatever was started has been stopped.
 
     Args:
         process: What to start; its first word is "vllm".
-        log: File for its output.
+        log: File for its output; it is appended to.
         served_model_name: The model that has to be named.
         ready_timeout_s: Bound on the start, in seconds.
         on_phase: Told of each phase of the start.
-        environ: What the server inherits.
+        environ: What the server inherits, and where its key is (VLLM_API_KEY).
 
     Raises:
         InputError: vLLM is missing, the port is in use, or the log cannot be written.
         ServerError: It died, or another server answers on its port.
         TimeLimitError: It was not ready in time.
     """
-    command = [_executable(process.argv[0]), *process.argv[1:]]
-    _check_port(process.host, process.port)
-    _check_log(log)
-    inherited = {name: value for name, value in environ.items() if name not in NOT_INHERITED}
-    supervisor = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "cookbook.launch.supervisor",
-            "--owner",
-            str(os.getpid()),
-            "--log",
-            str(log),
-            "--",
-            *command,
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        env={**inherited, **{variable.name: variable.value for variable in process.environment}},
-    )
+    command = [find_executable(process.argv[0], environ), *process.argv[1:]]
+    check_port(process.host, process.port)
+    log_start = check_log(log)
+    mark = uuid.uuid4().hex
+    inherited = {n: v for n, v in environ.items() if n not in NOT_INHERITED and not n.startswith(OWN_VARIABLES)}
+    own = {variable.name: variable.value for variable in process.environment}
     began = time.monotonic()
-    assert supervisor.stdout
-    first = supervisor.stdout.readline()
-    if not first:
-        supervisor.wait()
-        raise ServerError(f"{command[0]} could not be started.", "Try the command of `cookbook show` by hand.")
-    server = Server(process, log, supervisor, json.loads(first)["pid"])
+    supervisor, pid = _start(command, log, {**inherited, **own, MARK: mark})
+    server = Server(process, log=log, log_start=log_start, supervisor=supervisor, pid=pid, mark=f"{MARK}={mark}")
+
+    def tell(phase: Phase) -> None:
+        server.phases.append(phase)
+        on_phase(phase)
+
     try:
-        _wait_until_ready(server, served_model_name, began, ready_timeout_s, on_phase)
+        tell(Phase("started", "Process started", "", time.monotonic() - began))
+        _wait_until_ready(server, served_model_name, began + ready_timeout_s, environ.get("VLLM_API_KEY"), tell, began)
     except BaseException:
         server.stop()
         raise
     return server
 
 
-def _wait_until_ready(
-    server: Server, model: str, began: float, timeout_s: float, on_phase: Callable[[Phase], None]
-) -> None:
-    def tell(phase: Phase) -> None:
-        server.phases.append(phase)
-        on_phase(phase)
+def _start(command: list[str], log: Path, environ: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the supervisor, and learn the pid of the command from it."""
+    words = [sys.executable, "-m", "cookbook.launch.supervisor", "--owner", str(os.getpid()), "--log", str(log), "--"]
+    supervisor = subprocess.Popen(
+        [*words, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=dict(environ)
+    )
+    assert supervisor.stdin
+    assert supervisor.stdout
+    try:
+        line = supervisor.stdout.readline()
+        answer = json.loads(line) if line else {"error": "its supervisor ended without a word"}
+        if "pid" in answer:
+            return supervisor, int(answer["pid"])
+    except BaseException:
+        _give_up(supervisor)
+        raise
+    _give_up(supervisor)
+    raise InputError(
+        f"{command[0]} could not be started: {answer['error']}.", "Try the command of `cookbook show` by hand."
+    )
 
+
+def _give_up(supervisor: subprocess.Popen[bytes]) -> None:
+    with supervisor:  # closes the pipes and waits
+        pass
+
+
+def _wait_until_ready(
+    server: Server, model: str, deadline: float, key: str | None, tell: Callable[[Phase], None], began: float
+) -> None:
     reader = PhaseReader()
-    log_position = 0
-    key = os.environ.get("VLLM_API_KEY")
+    lines = _Tail(server)
+
+    def tell_new_phases() -> None:
+        for line in lines.new():
+            phase = reader.read(line, time.monotonic() - began)
+            if phase:
+                tell(phase)
+
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(base_url=server.base_url, timeout=REQUEST_TIMEOUT_S, headers=headers, trust_env=False) as client:
         while True:
-            seconds = time.monotonic() - began
-            log_position, lines = _new_lines(server.log, log_position)
-            for line in lines:
-                phase = reader.read(line, seconds)
-                if phase:
-                    tell(phase)
-            server.check_alive()
-            if _answers(client, model):
+            tell_new_phases()
+            if _answers(client, server, model):
+                server.check_alive()
+                tell_new_phases()
                 tell(Phase("ready", "Ready", "", time.monotonic() - began))
                 return
-            if seconds > timeout_s:
-                last = server.phases[-1].title if server.phases else "process started"
+            left = deadline - time.monotonic()
+            if left <= 0:
                 server.stop()
+                last = server.phases[-1]
                 raise TimeLimitError(
-                    f"The server was not ready after {timeout_s:g} s; its last phase: {last}.",
+                    f"The server was not ready after {deadline - began:g} s; its last phase: {last.title}.",
                     f"Give it more time (ready_timeout_s), or look at its log: {server.log}",
                 )
-            time.sleep(LOOK_EVERY_S)
+            if server._died_within(min(LOOK_EVERY_S, left)):
+                server.check_alive()
 
 
-def _answers(client: httpx.Client, model: str) -> bool:
+class _Tail:
+    """The lines of a server's log as they come; a line without an end waits for it."""
+
+    def __init__(self, server: Server) -> None:
+        self._path = server.log
+        self._position = server._log_start
+
+    def new(self) -> Iterator[str]:
+        with suppress(OSError), self._path.open("rb") as file:
+            file.seek(self._position)
+            data = file.read()
+            whole = data[: max(data.rfind(b"\n"), data.rfind(b"\r")) + 1]
+            self._position += len(whole)
+            yield from whole.decode(errors="replace").splitlines()
+
+
+def _answers(client: httpx.Client, server: Server, model: str) -> bool:
+    """Whether the server is ready.
+
+    Raises:
+        ServerError: Something answers that cannot become it: another server, another model, another key.
+    """
     try:
         if client.get("/health").status_code != httpx.codes.OK:
             return False
         answer = client.get("/v1/models")
-    except httpx.HTTPError:
+        names = [str(entry["id"]) for entry in answer.json()["data"]] if answer.is_success else []
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return False
+    # Before the name: a server of the same model may have taken the port while this one was starting.
+    own = {process.pid for process in members([server.pid], below=server.pid)}
+    others = [process for process in port_holders(server.process.port) if process.pid not in own]
+    if others:
+        who = f"{others[0].name()} (pid {others[0].pid})"
+        raise ServerError(
+            f"Port {server.process.port} was free, and now another process listens there: {who}.",
+            "Choose a free port with the parameter port.",
+        )
     if answer.status_code == httpx.codes.UNAUTHORIZED:
         raise ServerError("The server refuses the key of VLLM_API_KEY.", "Start it and ask it with the same key.")
-    names = [str(entry.get("id")) for entry in answer.json().get("data", ())]
-    if model not in names:
+    if answer.is_success and model not in names:
         raise ServerError(
-            f"The server on {client.base_url} serves {', '.join(names) or 'nothing'}, not {model}.",
-            "Another server may have taken the port: choose a free one.",
+            f"The server on {server.base_url} serves {', '.join(names) or 'nothing'}, not {model}.",
+            "Give it that name with --served-model-name.",
         )
-    return True
+    return answer.is_success
 
 
-def _new_lines(path: Path, position: int) -> tuple[int, list[str]]:
-    if not path.exists():
-        return position, []
-    with path.open("rb") as file:
-        file.seek(position)
-        data = file.read()
-    whole = data[: max(data.rfind(b"\n"), data.rfind(b"\r")) + 1]
-    return position + len(whole), whole.decode(errors="replace").splitlines()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _executable(name: str) -> str:
-    """The command of this Python environment, else the one on PATH."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        raise InputError(
-            f"There is no `{name}` command, neither beside {sys.executable} nor on PATH.",
-            "Run this in the image that the recipe names, or install the CPU engine: scripts/install cpu.",
-        )
-    return found
-
-
-def _check_port(host: str, port: int) -> None:
-    with socket.socket() as probe:
-        # As the server does: a port in TIME_WAIT is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise InputError(
-                f"Port {port} on {host} cannot be used: {error.strerror}{_holder(port)}.",
-                "Stop what listens there, name another with the parameter port, or use that server with base_url.",
-            ) from error
-
-
-def _holder(port: int) -> str:
-    with suppress(psutil.Error, StopIteration):
-        pid = next(
-            c.pid for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr.port == port and c.pid
-        )
-        return f", it is held by {psutil.Process(pid).name()} (pid {pid})"
-    return ""
-
-
-def _check_log(log: Path) -> None:
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab"):
-            pass
-    except OSError as error:
-        raise InputError(
-            f"The log {log} cannot be written: {error.strerror}.", "Name a folder that you may write to with --output."
-        ) from error
+def _reachable(host: str) -> str:
+    """The address for a client on this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
+    return f"[{host}]" if ":" in host else host

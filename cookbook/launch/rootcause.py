@@ -9,45 +9,47 @@ are passed over.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from cookbook.launch.hints import KILLED, hint
 
 __all__ = ["RootCause", "root_cause", "tail"]
 
-PREFIX = re.compile(r"^\((?P<process>[A-Za-z]+)[^)]*\)\s?(?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\]\s?)?")
-EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))(?:: (?P<message>.*))?$")
-USAGE = re.compile(r"^vllm.*?: error: (?P<message>.*)$")
-POINTER = re.compile(r"[Ss]ee (?:stack trace|root cause)|encountered an issue|Worker failed with error")
-DEPTH = {"Worker": 0, "EngineCore": 1}
-LONGEST = 400
-
-# What is known to help, in the order in which it is looked for.
-HINTS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (
-        re.compile(r"(?:CUDA|HIP) out of memory|OutOfMemoryError|No available memory for the cache blocks"),
-        "Lower the GPU memory utilisation (0.90 is known to help) or the context length; check that no other process "
-        "holds device memory.",
-    ),
-    (re.compile(r"[Aa]ddress already in use"), "Stop what listens there, or choose another port."),
-    (
-        re.compile(r"architectures? .*not supported|not supported for now"),
-        "This vLLM is too old for the model: use the image that the recipe names.",
-    ),
-    (
-        re.compile(r"gated repo|401 Client Error|403 Client Error", re.IGNORECASE),
-        "Accept the model's licence on its hub page and set HF_TOKEN.",
-    ),
-    (
-        re.compile(
-            r"outgoing traffic has been disabled|LocalEntryNotFound|OfflineMode|Repo id must be|RepositoryNotFound"
-        ),
-        "Check the model's name or folder; without a network the model has to lie on disk already.",
-    ),
-    (re.compile(r"unrecognized arguments|invalid choice|expected one argument"), "Check the command: cookbook check."),
-    (re.compile(r"Safetensor|safetensors"), "A weights file is damaged or incomplete: fetch the model again."),
-    (re.compile(r"lib(?:cuda|cudart|amdhip)\S*\.so"), "The driver's libraries are not visible in this environment."),
+PREFIX = re.compile(
+    r"^(?:\((?P<process>[A-Za-z]+)[^)]*\)\s?)?"
+    r"(?:(?P<level>[A-Z]+) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? \[[^\]]*\]\s?)?"
 )
-NO_WORD = "A process of the server died without a word."
-KILLED = "The kernel's OOM killer may have ended it: look at dmesg and at the memory of the machine."
+EXCEPTION = re.compile(
+    r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure)(?:\([\w.]+\))?|Fatal Python error)"
+    r"(?:: ?(?P<message>.*))?$"
+)
+USAGE = re.compile(r"^vllm.*?: error: (?P<message>.*)$")
+OF_PROCESS = re.compile(r"^Process (?P<process>[A-Za-z]+)[^:\s]*:$")
+CHAINED = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)")
+POINTER = re.compile(
+    r"[Ss]ee (?:stack trace|root cause)|encountered an issue|Worker failed with error|EngineDeadError|SystemExit"
+    r"|KeyboardInterrupt|CancelledError|BrokenPipeError"
+)
+DIED = re.compile(
+    r"(?:Worker proc (?P<worker>\S+) died unexpectedly \(exit code: |'(?P<core>EngineCore\w*)': )-(?P<signal>\d+)"
+)
+VALIDATION = re.compile(r"validation errors? for \w+$")
+SAYS_LITTLE = re.compile(rf"{VALIDATION.pattern}|\d{{3}} Client Error|:$")
+MODULE = re.compile(r"^(?:\w+\.)+(?=\w)")
+FRAME = re.compile(r'^File "(?P<file>[^"]+)", line (?P<line>\d+)')
+CARETS = re.compile(r"^[\s~^]*$")
+ERROR_LEVELS = (None, "ERROR", "CRITICAL")
+
+# Deepest first. A worker that was killed leaves no exception; it counts before what the engine core makes of it.
+DEPTHS = (("Worker", 0), ("EngineCore", 2))
+DEPTH_OF_SIGNAL = 1
+SHALLOWEST = 3
+LONGEST = 400
+CONTEXT_LINES = 8
+NOISE = re.compile(
+    r"nanobind|leaked (?:instance|type|function)|skipped remainder|resource_tracker|warnings\.warn|^\s*$"
+)
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,20 @@ class RootCause:
         process: "Worker", "EngineCore" or "APIServer", where the log tells.
         what: The reason, on one line.
         hint: What is known to help; empty where nothing is.
+        context: The lines of the log that lead to it, without their prefixes; empty where there are none.
     """
 
     process: str
     what: str
     hint: str
+    context: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Line:
+    process: str
+    level: str | None
+    text: str
 
 
 def root_cause(log: str, exit_code: int | None = None) -> RootCause:
@@ -72,50 +83,118 @@ def root_cause(log: str, exit_code: int | None = None) -> RootCause:
         log: The text.
         exit_code: Of the command; above 128 it was a signal.
     """
-    best: tuple[int, str, str] | None = None
+    lines = list(_lines(log))
+    deepest: tuple[int, int] | None = None
     pointed = False
-    lines = log.splitlines()
     for number, line in enumerate(lines):
-        prefix = PREFIX.match(line)
-        process = prefix["process"] if prefix else "APIServer"
-        text = line[prefix.end() :] if prefix else line
-        usage = USAGE.match(text)
-        if usage:
-            return _with_hint("APIServer", usage["message"])
-        found = EXCEPTION.match(text)
-        if found is None:
-            continue
-        if POINTER.search(text):
-            pointed = True
-            continue
-        depth = DEPTH.get(process, len(DEPTH))
-        if best is None or depth < best[0]:
-            best = (depth, process, _joined(text, lines[number + 1 : number + 2], prefix))
-    if best:
-        return _with_hint(best[1], best[2])
+        depth = _depth(line)
+        if depth is not None and (deepest is None or depth < deepest[0]):
+            deepest = depth, number
+        pointed = pointed or _points_elsewhere(line)
+    if deepest:
+        return _reason(lines, deepest[1])
     if exit_code is not None and exit_code > 128:
-        return RootCause(
-            "APIServer", f"The server was ended by signal {exit_code - 128}.", KILLED if exit_code == 137 else ""
-        )
+        number = exit_code - 128
+        return RootCause("APIServer", f"The server was ended by signal {number}.", KILLED if number == 9 else "")
     if pointed:
-        return RootCause("", NO_WORD, KILLED)
+        return RootCause("", "A process of the server died without a word.", KILLED)
     code = "" if exit_code is None else f" with exit code {exit_code}"
     return RootCause("", f"The server ended{code} and its log names no reason.", "Look at the end of the log.")
 
 
-def _joined(text: str, following: list[str], prefix: re.Match[str] | None) -> str:
-    """An exception and its message; pydantic puts the message on the next line."""
-    if text.rstrip().endswith(("validation error for VllmConfig", "validation error for ModelConfig")) and following:
-        rest = following[0][prefix.end() :] if prefix else following[0]
-        text = f"{text}: {rest.strip().partition(' [type=')[0]}"
+def _depth(line: _Line) -> int | None:
+    """How deep the process is whose end this line explains, 0 for a worker; None where it explains nothing."""
+    if DIED.search(line.text):
+        return DEPTH_OF_SIGNAL
+    if USAGE.match(line.text):
+        return 0
+    if line.level not in ERROR_LEVELS or not EXCEPTION.match(line.text) or POINTER.search(line.text):
+        return None
+    return next((depth for name, depth in DEPTHS if name in line.process), SHALLOWEST)
+
+
+def _points_elsewhere(line: _Line) -> bool:
+    return bool(EXCEPTION.match(line.text) and POINTER.search(line.text))
+
+
+def _reason(lines: Sequence[_Line], number: int) -> RootCause:
+    text = lines[number].text
+    died = DIED.search(text)
+    if died:
+        who = f"The worker {died['worker']}" if died["worker"] else died["core"]
+        process = "Worker" if died["worker"] else "EngineCore"
+        return RootCause(
+            process, f"{who} was ended by signal {died['signal']}.", KILLED if died["signal"] == "9" else ""
+        )
+    usage = USAGE.match(text)
+    if usage:
+        return RootCause("APIServer", usage["message"], hint(usage["message"]))
+    return _exception(lines, number)
+
+
+def _exception(lines: Sequence[_Line], number: int) -> RootCause:
+    """An exception with its message, what was made of it by those who caught it, and the frames that it came from."""
+    process = lines[number].process
+    own = [(at, line.text) for at, line in enumerate(lines) if line.process == process]
+    texts = [text for _, text in own]
+    here = [at for at, _ in own].index(number)
+    what = _message(texts, here)
+    # "direct cause" and "during handling": what was raised in the end says more; the first says where it began.
+    first = what
+    end = _next_of_chain(texts, here)
+    while end is not None:
+        here, what = end, _message(texts, end)
+        end = _next_of_chain(texts, here)
+    if what != first:
+        what = f"{what.rstrip('.')} (it began with {first.rstrip('.')})"
+    before = [text.strip() for text in texts[max(0, here - 4 * CONTEXT_LINES) : here] if not CARETS.match(text)]
+    context = (*before[-CONTEXT_LINES:], texts[here][:LONGEST])
+    name = next((known for known, _ in DEPTHS if known in process), "APIServer")
+    return RootCause(name, what, hint(what), context)
+
+
+def _next_of_chain(texts: Sequence[str], here: int) -> int | None:
+    after = range(here + 1, min(here + 6, len(texts)))
+    joint = next((at for at in after if CHAINED.match(texts[at].strip())), None)
+    if joint is None:
+        return None
+    following = (at for at in range(joint, len(texts)) if EXCEPTION.match(texts[at]))
+    found = next(following, None)
+    return None if found is None or POINTER.search(texts[found]) else found
+
+
+def _message(texts: Sequence[str], here: int) -> str:
+    """An exception and its message on one line."""
+    text = MODULE.sub("", texts[here].strip())
+    if SAYS_LITTLE.search(text):
+        # pydantic and the hub's client put what matters on the lines that follow.
+        rest = [line.strip().partition(" [type=")[0] for line in texts[here + 1 : here + 5]]
+        kept = [line.removeprefix("Value error, ") for line in rest if line and "errors.pydantic" not in line]
+        text = " ".join([text.partition(": ")[0] + ":" if VALIDATION.search(text) else text, *kept])
+    elif ":" not in text:
+        frames = [match for line in texts[max(0, here - 8) : here] if (match := FRAME.match(line.strip()))]
+        code = next((line.strip() for line in reversed(texts[:here]) if not CARETS.match(line)), "")
+        where = f"{frames[-1]['file']}, line {frames[-1]['line']}" if frames else ""
+        text = f"{text} at {where}: {code}" if where else text
+    text = text.partition(" Supported architectures: ")[0]
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
-def _with_hint(process: str, what: str) -> RootCause:
-    return RootCause(process, what, next((hint for pattern, hint in HINTS if pattern.search(what)), ""))
+def _lines(log: str) -> Iterator[_Line]:
+    """The lines with the process that they come from. A bare traceback belongs to the process named before it."""
+    owner = "APIServer"
+    for raw in log.splitlines():
+        prefix = PREFIX.match(raw)
+        assert prefix  # it can match nothing
+        text = raw[prefix.end() :]
+        named = OF_PROCESS.match(text)
+        if named:
+            owner = named["process"]
+        yield _Line(prefix["process"] or owner, prefix["level"], text)
+        if not prefix["process"] and EXCEPTION.match(text):
+            owner = "APIServer"
 
 
 def tail(log: str, lines: int = 15) -> str:
     """The last lines of a log that say something: interpreter noise at exit is left out."""
-    noise = re.compile(r"nanobind|leaked|resource_tracker|warnings\.warn|^\s*$")
-    return "\n".join([line[:LONGEST] for line in log.splitlines() if not noise.search(line)][-lines:])
+    return "\n".join([line[:LONGEST] for line in log.splitlines() if not NOISE.search(line)][-lines:])
