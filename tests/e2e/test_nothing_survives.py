@@ -120,7 +120,7 @@ def test_a_signal_to_the_command(start: Callable[..., Running], signum: int, exi
 
 def test_sigterm_while_the_server_loads(start: Callable[..., Running]) -> None:
     running = start()
-    running.wait_for("server: Engine process is up")
+    running.wait_for("server: Loading weights")
     processes = running.everything()
     running.process.send_signal(signal.SIGTERM)
     assert running.end() == 143

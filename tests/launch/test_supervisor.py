@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cookbook.launch.processes import wait
 from cookbook.launch.supervisor import LONGEST_LINE, LineFilter
 from cookbook.redact import Redactor
 
@@ -23,7 +23,8 @@ SUPERVISOR = ("-m", "cookbook.launch.supervisor")
 # The same program with a short grace, for commands that do not listen.
 IMPATIENT = (
     "-c",
-    "import sys, cookbook.launch.supervisor as s; s.GRACE_S = s.LEFT_BEHIND_GRACE_S = 0.3; sys.exit(s.main(sys.argv[1:]))",
+    "import sys, cookbook.launch.supervisor as s; s.GRACE_S = s.LEFT_BEHIND_GRACE_S = 0.3;"
+    "sys.exit(s.main(sys.argv[1:]))",
 )
 
 
@@ -101,17 +102,16 @@ def test_what_the_command_leaves_behind_is_ended(tmp_path: Path) -> None:
 
 def test_orphans_do_not_stay_as_zombies(tmp_path: Path) -> None:
     """A server may run for weeks, and each short-lived orphan would stay until its end."""
-    orphan = "import subprocess; subprocess.Popen(['true'])"
-    code = f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {orphan!r}]); print('up', flush=True); input()"
-    reader, writer = os.pipe()
-    with supervise(tmp_path / "log", *python(code)) as supervisor:
-        assert supervisor.stdout
-        pid = json.loads(supervisor.stdout.readline())["pid"]
-        command = psutil.Process(pid)
-        assert wait([command], timeout_s=10) == []
-    os.close(reader)
-    os.close(writer)
-    assert supervisor.returncode == 1  # input() at the end of /dev/null
+    orphan = "import subprocess; print(subprocess.Popen(['true']).pid)"
+    code = f"""
+import os, subprocess, sys, time
+orphan = int(subprocess.run([sys.executable, "-S", "-c", {orphan!r}], stdout=subprocess.PIPE).stdout)
+until = time.monotonic() + 10
+while os.path.exists(f"/proc/{{orphan}}") and time.monotonic() < until:
+    time.sleep(0.01)
+sys.exit(os.path.exists(f"/proc/{{orphan}}"))
+"""
+    assert run(tmp_path / "log", *python(code))[0] == 0
 
 
 @pytest.mark.parametrize("by", ["pipe", "signal"])
@@ -119,18 +119,19 @@ def test_a_command_that_ignores_sigterm_is_killed(by: str, tmp_path: Path) -> No
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
     fifo = tmp_path / "log"
     os.mkfifo(fifo)
-    with supervise(fifo, *python(code), program=IMPATIENT) as supervisor:
-        with fifo.open("rb") as log:
-            assert log.readline() == b"up\n"
-            if by == "signal":
-                supervisor.send_signal(signal.SIGTERM)
-            else:
-                assert supervisor.stdin
-                supervisor.stdin.close()
-            assert supervisor.wait(10) == 137
+    with supervise(fifo, *python(code), program=IMPATIENT) as supervisor, fifo.open("rb") as log:
+        assert log.readline() == b"up\n"
+        if by == "signal":
+            supervisor.send_signal(signal.SIGTERM)
+        else:
+            assert supervisor.stdin
+            supervisor.stdin.close()
+        assert supervisor.wait(10) == 137
 
 
 # The log
+
+MORE_THAN_A_PIPE_HOLDS = "[print('x' * 79) for _ in range(10_000)]"
 
 
 def test_stdout_and_stderr_are_merged_in_order(tmp_path: Path) -> None:
@@ -154,7 +155,7 @@ def test_a_full_disk_stops_the_log_and_not_the_command(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_opened_stops_nothing(tmp_path: Path) -> None:
-    code, said = run(tmp_path, *python("[print('x' * 79) for _ in range(40000)]"))
+    code, said = run(tmp_path, *python(MORE_THAN_A_PIPE_HOLDS))
     assert code == 0
     assert said.count("Is a directory") == 1
 
@@ -187,7 +188,7 @@ def filtered(pieces: list[bytes], secret: str) -> bytes:
 def test_a_secret_is_found_wherever_the_output_is_cut(cuts: list[int]) -> None:
     text = b"a line\rwith s3cr3t-value in it\nand s3cr3t-value\r\nend"
     at = [0, *sorted(cuts), len(text)]
-    pieces = [text[begin:end] for begin, end in zip(at, at[1:], strict=False)]
+    pieces = [text[begin:end] for begin, end in pairwise(at)]
     assert filtered(pieces, "s3cr3t-value") == text.replace(b"s3cr3t-value", b"[redacted:KEY]")
 
 
