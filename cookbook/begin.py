@@ -23,12 +23,15 @@ from cookbook.catalog import Catalog
 from cookbook.deployment import Deployment, Process
 from cookbook.errors import InputError
 from cookbook.evidence import CommandRecord, Mode, RunRecord, Substitution
+from cookbook.launch.preflight import check_port, find_executable
 from cookbook.rehearse import Cpu, rehearse
 from cookbook.resolve import Override, Selection, resolve
 
 __all__ = ["Parameters", "Plan", "command_record", "engine_version", "new_run_folder", "plan", "record"]
 
 PACKAGES = ("cookbook", "vllm", "torch", "transformers", "openai", "papermill", "ipykernel")
+
+DEFAULT_PORT = 8000
 
 # Recorded when set, beside the variables that the recipe itself sets. Names only from this list: a whole environment
 # holds secrets under names that nobody foresees.
@@ -51,7 +54,7 @@ class Parameters:
         model: What to load: a hub name or a folder; at a server that already runs, the name that it serves.
         revision: Commit of the model repository; empty leaves it open.
         base_url: Address of a server that already runs; empty launches one.
-        port: Port for the server that is launched; a rehearsal takes a free one.
+        port: Port for the server that is launched; a rehearsal takes a free one unless you name one.
         ready_timeout_s: Bound on the server's start, in seconds.
         request_timeout_s: Bound on one request, in seconds.
         rehearse: Whether to cut the recipe down to this machine's CPU.
@@ -60,7 +63,7 @@ class Parameters:
     model: str
     revision: str = ""
     base_url: str = ""
-    port: int = 8000
+    port: int = DEFAULT_PORT
     ready_timeout_s: float = 3600
     request_timeout_s: float = 600
     rehearse: bool = False
@@ -110,7 +113,7 @@ def plan(catalog: Catalog, recipe: str, parameters: Parameters, *, on_step: Call
         recipe=recipe,
         model=None if parameters.base_url or parameters.model == catalog.model.id else parameters.model,
         revision=parameters.revision or None,
-        overrides=(Override(name="port", value=parameters.port),) if parameters.port != 8000 else (),
+        overrides=(Override(name="port", value=parameters.port),) if parameters.port != DEFAULT_PORT else (),
     )
     deployment = resolve(catalog, selection)
     if parameters.mode == "attached":
@@ -118,6 +121,7 @@ def plan(catalog: Catalog, recipe: str, parameters: Parameters, *, on_step: Call
         return Plan(parameters, deployment, attached, ())
     if parameters.mode == "hardware":
         _check_engine(catalog, deployment)
+        _check_launch(deployment)
         return Plan(parameters, deployment, deployment, ())
     expected = catalog.rehearsal.engine
     found = engine_version()
@@ -129,10 +133,11 @@ def plan(catalog: Catalog, recipe: str, parameters: Parameters, *, on_step: Call
         )
     cpu = Cpu(
         cores=machine.usable_cores(),
-        port=_free_port(),
+        port=_free_port() if parameters.port == DEFAULT_PORT else parameters.port,
         model=smallmodel.prepare(on_step=on_step),
     )
     rehearsal = rehearse(deployment, catalog, cpu)
+    _check_launch(rehearsal.deployment)
     return Plan(parameters, deployment, rehearsal.deployment, rehearsal.substitutions)
 
 
@@ -172,6 +177,13 @@ def _check_engine(catalog: Catalog, deployment: Deployment) -> None:
             f"{catalog.model.title}.",
             f"Use {image} or a vLLM newer than {engine.newer_than}. To rehearse on a CPU: rehearse=True, or --on cpu.",
         )
+
+
+def _check_launch(deployment: Deployment) -> None:
+    """Refuse here what the launch would refuse later: no vLLM command, or a port in use."""
+    for process in deployment.processes:
+        find_executable(process.program[0], os.environ)
+        check_port(process.host, process.port)
 
 
 def _free_port() -> int:

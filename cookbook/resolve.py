@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,8 @@ __all__ = ["Override", "Selection", "nearest", "parse_override", "resolve", "sel
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SECRET_FLAGS = ("--api-key", "--hf-token")
 OVERRIDES = "your override"
+VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+FLAG = re.compile(r"-{0,2}[a-zA-Z0-9][a-zA-Z0-9._-]*")
 
 
 class Override(Frozen):
@@ -40,7 +43,7 @@ class Override(Frozen):
     @property
     def is_variable(self) -> bool:
         """Whether this sets an environment variable."""
-        return self.name.isupper()
+        return VARIABLE.fullmatch(self.name) is not None
 
     @property
     def flag(self) -> str:
@@ -79,7 +82,7 @@ def parse_override(text: str) -> Override:
     """
     name, equals, raw = text.partition("=")
     name = name.strip()
-    if not name or name.startswith("=") or any(c.isspace() for c in name):
+    if not (VARIABLE.fullmatch(name) or FLAG.fullmatch(name)):
         raise InputError(f'"{text}" is not an override.', "Write KEY=VALUE, for example max-model-len=262144.")
     if not equals or raw == "true":
         return Override(name=name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,27 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name in SECRETS or name.startswith("COOKBOOK_RUN"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def tiny_disk() -> Iterator[Callable[[Path, str], None]]:
+    """Makes a folder a file system of its own, of a size such as "1m", so that it can really be full."""
+    mounted: list[Path] = []
+
+    def mount(folder: Path, size: str) -> None:
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "cookbook-test", str(folder)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            pytest.skip("a full disk needs a file system of its own, and there is no mount command")
+        if done.returncode != 0:
+            pytest.skip(f"a full disk needs a file system of its own, and mount says: {done.stderr.strip()}")
+        mounted.append(folder)
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,13 @@ from cookbook.errors import InputError
 from cookbook.machine import parse_nvidia_smi
 
 MODEL = "moonshotai/Kimi-K3.1-Pro"
+
+
+@pytest.fixture
+def small_model_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in place of the small model: nothing here loads it."""
+    monkeypatch.setattr(smallmodel, "prepare", lambda *, on_step: tmp_path)
+    return tmp_path
 
 
 def silent(_: str) -> None:
@@ -30,6 +39,27 @@ def test_a_rehearsal_needs_its_own_vllm_double(catalog: Catalog, monkeypatch: py
 def test_a_vllm_that_does_not_know_the_model_is_refused(catalog: Catalog) -> None:
     with pytest.raises(InputError, match=r"does not know KimiK31.*kimi-k31 or a vLLM newer than 0\.33\.0"):
         begin.plan(catalog, "b300_tp8", Parameters(model=MODEL), on_step=silent)
+
+
+def test_a_port_in_use_is_refused_before_anything_starts(catalog: Catalog, small_model_stub: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=rf"Port {port} on 127\.0\.0\.1 cannot be used: Address already in use"):
+            begin.plan(catalog, "b300_tp8", Parameters(model=MODEL, rehearse=True, port=port), on_step=silent)
+    plan = begin.plan(catalog, "b300_tp8", Parameters(model=MODEL, rehearse=True, port=port), on_step=silent)
+    assert plan.deployment.processes[0].port == port
+    assert plan.deployment.model == str(small_model_stub)
+
+
+def test_a_missing_vllm_command_is_refused(
+    catalog: Catalog, small_model_stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"There is no `vllm` command.*scripts/install cpu"):
+        begin.plan(catalog, "b300_tp8", Parameters(model=MODEL, rehearse=True), on_step=silent)
 
 
 def test_at_a_running_server_nothing_is_launched(catalog: Catalog, tmp_path: Path) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -50,21 +49,17 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> Non
 
 
 def test_a_disk_that_fills_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_disk: Callable[[Path, str], None]
 ) -> None:
-    """A double: no disk here is full, so fsync says that it is, as a full disk does at the latest."""
-    path = tmp_path / "evidence.json"
+    folder = tmp_path / "disk"
+    tiny_disk(folder, "16k")
+    path = folder / "evidence.json"
     evidence.write(path, an_evidence())
     before = path.read_bytes()
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match=r"No space left on device.*Free some space"):
-        evidence.write(path, an_evidence(status="failed"))
+        evidence.write(path, an_evidence(error="x" * 2**15))
     assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["evidence.json"]
+    assert [file.name for file in folder.iterdir()] == ["evidence.json"]
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,7 @@ def test_a_model_folder_keeps_the_name_that_clients_use(catalog: Catalog) -> Non
     [
         ("=5", "is not an override"),
         ("a b=5", "is not an override"),
+        ("X;ECHO;Y=1", "is not an override"),
         ('attention-config={"a":', "not valid JSON"),
         ("api-key=secret", "never a parameter"),
         ("HF_TOKEN=secret", "never a parameter"),

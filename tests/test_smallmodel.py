@@ -7,12 +7,11 @@ import hashlib
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -251,20 +250,10 @@ def test_a_cache_folder_that_cannot_be_made_is_named(
 
 
 @pytest.fixture
-def small_disk(cache: Path) -> Iterator[Path]:
+def small_disk(cache: Path, tiny_disk: Callable[[Path, str], None]) -> Path:
     """A cache folder of 1 MiB."""
-    cache.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "cookbook-test", str(cache)]
-    try:
-        done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command")
-    if done.returncode != 0:
-        pytest.skip(f"a full disk needs a file system of its own, and mount says: {done.stderr.strip()}")
-    try:
-        yield cache
-    finally:
-        subprocess.run(["umount", str(cache)], check=True)
+    tiny_disk(cache, "1m")
+    return cache
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -257,3 +258,26 @@ def test_a_cell_that_ends_the_kernel_politely(start: Callable[..., Running], tmp
     assert running.end() == 1
     gone(processes)
     on_disk(running, "error", 1)
+
+
+def test_a_disk_that_fills(
+    start: Callable[..., Running], tmp_path: Path, tiny_disk: Callable[[Path, str], None]
+) -> None:
+    tiny_disk(tmp_path / "runs", "96k")
+    running = start()
+    running.wait_for("cell 13 of")
+    processes = running.everything()
+    assert running.end() == 2
+    gone(processes)
+    assert "cannot be written: No space left on device." in " ".join("".join(running.output).split())
+    assert not list(running.runs.rglob("*.tmp"))
+
+
+def test_a_port_in_use(start: Callable[..., Running]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        running = start("--parameters", f"port={taken.getsockname()[1]}")
+        assert running.end() == 2
+    assert "Address already in use" in "".join(running.output)
+    assert not running.runs.exists()

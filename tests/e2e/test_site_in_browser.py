@@ -109,7 +109,7 @@ def test_wide_and_long_outputs_scroll_inside_themselves(browser: Any, address: s
         assert long.evaluate(inside) == [True, True, True]
         last = page.locator("table.dataframe td")
         last.scroll_into_view_if_needed()
-        parent = "e => { const p = e.closest('[class*=Output]'); return p.scrollWidth > p.clientWidth }"
+        parent = "e => { const p = e.closest('[class*=utput]'); return p.scrollWidth > p.clientWidth }"
         assert last.evaluate(parent)
 
 
