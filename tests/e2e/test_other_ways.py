@@ -1,0 +1,103 @@
+"""The same notebook in other ways: by papermill alone (as in JupyterLab), and against a server that already runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jupytext
+import nbformat
+import papermill
+import pytest
+
+from cookbook import begin, evidence
+from cookbook.catalog import load
+from cookbook.launch.local import launch
+from cookbook.notebook import RECIPES
+
+pytestmark = pytest.mark.e2e
+MODEL = "moonshotai/Kimi-K3.1-Pro"
+
+
+def cookbook(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cookbook", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.filterwarnings("ignore")  # papermill's own, here in this process
+def test_papermill_alone_leaves_evidence_too(small_model: Path, tmp_path: Path) -> None:
+    """Nobody stands around the notebook, as in JupyterLab: it makes its own folder in the working directory."""
+    source = tmp_path / "b300_tp8.ipynb"
+    nbformat.write(jupytext.read(RECIPES / "b300_tp8.py"), source)
+    papermill.execute_notebook(
+        source, tmp_path / "out.ipynb", {"rehearse": True}, cwd=tmp_path, kernel_name="python3", progress_bar=False
+    )
+    folder = evidence.latest(tmp_path / "runs", "b300_tp8")
+    assert folder
+    found = evidence.read(folder / "evidence.json")
+    assert (found.status, found.mode, found.notebook) == ("passed", "rehearsal", None)
+
+
+def test_a_server_that_already_runs_is_used_and_left_alone(small_model: Path, tmp_path: Path) -> None:
+    plan = begin.plan(load(), "b300_tp8", begin.Parameters(model=MODEL, rehearse=True), on_step=print)
+    with launch(
+        plan.deployment.processes[0],
+        log=tmp_path / "server.log",
+        served_model_name=plan.deployment.served_model_name,
+        ready_timeout_s=300,
+        on_phase=lambda _: None,
+    ) as server:
+        parameters = ("--parameters", f"base_url={server.base_url}/v1", "--parameters")
+        done = cookbook(
+            *("run", "b300_tp8", "--output", str(tmp_path / "runs"), *parameters),
+            f"model={plan.deployment.served_model_name}",
+        )
+        assert server.alive()
+        other = cookbook("run", "b300_tp8", "--output", str(tmp_path / "runs"), *parameters[:-1])
+    found = evidence.read(evidence_of(tmp_path, 0))
+    assert found.mode == "attached"
+    assert found.commands == ()
+    assert found.versions["vllm"] == "0.32.0"
+    verdicts = {check.name: check.verdict for check in found.checks}
+    # The server has no reasoning parser and the model does not reason: that is what a check that fails looks like.
+    assert verdicts.pop("reasoning") == "fail"
+    assert verdicts.pop("kv_cache_tokens") == "left_out"
+    assert set(verdicts.values()) == {"pass"}
+    assert (done.returncode, found.status) == (1, "failed")
+    assert "Reasoning apart from the answer" in done.stderr
+    # Asked for the model of the recipe, the same server is the wrong one.
+    assert other.returncode == 1
+    assert evidence.read(evidence_of(tmp_path, 1)).exit_code == 1
+
+
+def evidence_of(folder: Path, index: int) -> Path:
+    return sorted((folder / "runs" / "b300_tp8").glob("*/evidence.json"))[index]
+
+
+def test_a_server_that_dies_while_it_loads(small_model: Path, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.json")
+    done = cookbook(
+        *("run", "b300_tp8", "--on", "cpu", "--output", str(tmp_path / "runs")), VLLM_LOGGING_CONFIG_PATH=missing
+    )
+    found = evidence.read(evidence_of(tmp_path, 0))
+    assert (done.returncode, found.status, found.exit_code) == (3, "server_failed", 3)
+    assert "The server died" in done.stderr
+    assert "missing.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_server_at_the_address(tmp_path: Path) -> None:
+    done = cookbook(
+        *("run", "b300_tp8", "--output", str(tmp_path / "runs"), "--parameters", "base_url=http://127.0.0.1:9")
+    )
+    assert done.returncode == 3
+    assert "No vLLM server answers at http://127.0.0.1:9" in done.stderr
+    assert "Traceback" not in done.stderr
