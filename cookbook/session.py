@@ -173,6 +173,10 @@ class Run:
     def stop(self) -> None:
         """Stop the server, if this run launched it. Doing so again does nothing."""
         if self.server and self.server.alive():
+            shell = get_ipython()
+            if shell:
+                # From now on a failing cell has another reason.
+                shell.events.unregister("post_run_cell", self._after_cell)
             self.server.stop()
             print("The server and all its processes are gone.")
 

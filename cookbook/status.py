@@ -53,6 +53,8 @@ def status(found: Evidence | None, recipe: Path, now: datetime) -> Status:
     word = "rehearsed" if found.mode == "rehearsal" else "executed"
     if found.notebook and found.notebook.source_sha256 != hashlib.sha256(recipe.read_bytes()).hexdigest():
         return Status(state="stale", text=f"stale: {word} {where}, {when}{vllm}; the recipe changed since")
+    if found.notebook is None:
+        return Status(state="not_run", text=f"{word} {where}, {when}{vllm}, but the run left no executed notebook")
     if now - found.ended_at > MAX_AGE:
         return Status(state="stale", text=f"stale: {word} {where}, {when}{vllm}; older than {MAX_AGE.days} days")
     states: dict[str, State] = {"hardware": "executed", "rehearsal": "rehearsed", "attached": "attached"}

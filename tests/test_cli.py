@@ -92,7 +92,8 @@ def test_list_has_a_status_by_rule(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     evidence.write(folder / "evidence.json", an_evidence())
     rows = json.loads(run("list", "--runs", str(tmp_path), "--json").output)
-    assert rows[0]["state"] in {"rehearsed", "stale"}
+    assert rows[0]["state"] == "not_run"
+    assert "rehearsed on a CPU, 2026-12-01, vLLM 0.32.0+cpu, but the run left no executed notebook" in rows[0]["status"]
 
 
 def test_evidence_is_shown_as_a_table(tmp_path: Path) -> None:

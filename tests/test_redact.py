@@ -214,7 +214,7 @@ def test_the_key_or_the_flag_in_front_tells_a_secret_in_data() -> None:
     assert NOTHING.value({"max_tokens": "64", "tokenizer": "x"}) == {"max_tokens": "64", "tokenizer": "x"}
 
 
-@pytest.mark.parametrize("text", ["a" * 2**20, "api_key" * 2**17, "A/" * 2**19, "://" * 2**18, "--api-key " * 2**16])
+@pytest.mark.parametrize("text", ["a" * 2**18, "api_key" * 2**15, "A/" * 2**17, "://" * 2**16, "--api-key " * 2**14])
 def test_a_long_line_takes_no_time(text: str) -> None:
     began = time.process_time()
     KNOWN.text(text)
