@@ -154,6 +154,12 @@ def _papermill(
             supervisor.wait()
             # Nothing is left by now, unless somebody killed the supervisor.
             end((), below=os.getpid(), grace_s=LEFT_BEHIND_GRACE_S)
+    if reason is None and supervisor.returncode == InputError.exit_code:
+        # The log cannot tell: it lies on the same disk.
+        return InputError(
+            f"The executed notebook could not be saved in {folder}: the disk is full or read-only.",
+            "Free some space, or name another folder with --output.",
+        )
     return reason
 
 

@@ -1,7 +1,8 @@
 """The process in which papermill executes one notebook: `python -m cookbook.notebook_process ORDER`.
 
 It is a process of its own so that `cookbook run` outlives whatever becomes of papermill or the kernel, and can still
-put the evidence on disk. It ends with 0 when papermill was content and 1 when not; nobody believes that alone.
+put the evidence on disk. It ends with 0 when papermill was content, 2 when the notebook could not be saved, and 1
+otherwise; nobody believes the 0 alone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import papermill_io
 
 from cookbook import evidence
+from cookbook.errors import InputError
 from cookbook.events import Events
 from cookbook.redact import Redactor
 
@@ -110,6 +112,9 @@ def main(order: dict[str, Any]) -> int:
         return 1
     except KeyboardInterrupt:
         return 1
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return InputError.exit_code
     return 0
 
 

@@ -217,7 +217,7 @@ class Run:
             expected = f"{claim.value:,.0f} {claim.unit}"
             self.check(checks.leave_out("kv_cache_tokens", title, expected=expected, reason=reason))
         else:
-            tokens = kv_cache_tokens(self.server.log.read_text(errors="replace"))
+            tokens = kv_cache_tokens(self.server.read_log())
             self.check(checks.kv_cache_tokens(tokens, claim, self._source(claim)))
 
     def check_reasoning(self, reasoning: str | None, answer: str | None) -> None:

@@ -147,9 +147,7 @@ def test_the_log_is_appended_to(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_stops_the_log_and_not_the_command(tmp_path: Path) -> None:
-    code, said = run(
-        Path("/dev/full"), *python("print('x' * 79 + '\\n', end='') if 0 else [print('x' * 79) for _ in range(40000)]")
-    )
+    code, said = run(Path("/dev/full"), *python(MORE_THAN_A_PIPE_HOLDS))
     assert code == 0
     assert said == "/dev/full cannot be written (No space left on device): the log has a gap here.\n"
 
@@ -167,8 +165,8 @@ def test_binary_garbage_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_is_kept_whole(tmp_path: Path) -> None:
-    run(tmp_path / "log", *python("import sys; [sys.stdout.write('ab' * 500) for _ in range(1000)]"))
-    assert (tmp_path / "log").read_text() == "ab" * 500_000
+    run(tmp_path / "log", *python("import sys; [sys.stdout.write('ab' * 500) for _ in range(300)]"))
+    assert (tmp_path / "log").read_text() == "ab" * 150_000
 
 
 def test_a_secret_in_two_writes_is_taken_out(tmp_path: Path) -> None:
@@ -192,9 +190,9 @@ def test_a_secret_is_found_wherever_the_output_is_cut(cuts: list[int]) -> None:
     assert filtered(pieces, "s3cr3t-value") == text.replace(b"s3cr3t-value", b"[redacted:KEY]")
 
 
-@pytest.mark.parametrize("before", range(LONGEST_LINE - 1100, LONGEST_LINE + 40, 95))
+@pytest.mark.parametrize("before", [LONGEST_LINE - n for n in (1100, 1024, 1018, 6, 0)])
 def test_a_secret_is_found_where_an_endless_line_is_cut(before: int) -> None:
-    text = b"a" * before + b"s3cr3t-value" + b"b" * 100_000
+    text = b"a" * before + b"s3cr3t-value" + b"b" * 20_000
     pieces = [text[begin : begin + 4096] for begin in range(0, len(text), 4096)]
     assert filtered(pieces, "s3cr3t-value") == text.replace(b"s3cr3t-value", b"[redacted:KEY]")
 
