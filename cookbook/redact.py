@@ -11,6 +11,7 @@ and has to stay small.
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -90,6 +91,10 @@ ELEMENT = re.compile(r"([\"'])((?:(?!\1).)+)\1")
 FLAG_MORE = re.compile(rf"({FLAG}[ =](?:\[redacted(?::\w+)?\] )+)(?!-|\[|\d?[<>|&])(?=\S*\d)(\S{{{SHORTEST},}})")
 
 
+# Strings whose cleaned form is remembered.
+REMEMBERED = 2**13
+
+
 def secret_names(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Names of the variables that hold secrets, by their names."""
     return tuple(name for name, value in environ.items() if _is_secret(name, value))
@@ -118,6 +123,9 @@ class Redactor:
                 self._names.setdefault(form, name)
         longest_first = sorted(self._names, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        # papermill saves a whole notebook three times a cell, nearly the same each time: without this, cleaning it took
+        # a second a cell, on the cores that a rehearsal's server works on.
+        self._clean = functools.lru_cache(maxsize=REMEMBERED)(self._cleaned)
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Redactor:
@@ -126,6 +134,9 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """`text` without secrets: each becomes [redacted:NAME] where its variable is known, else [redacted]."""
+        return self._clean(text)
+
+    def _cleaned(self, text: str) -> str:
         if self._known:
             text = self._known.sub(lambda match: f"[redacted:{self._names[match[0]]}]", text)
         for pattern in PATTERNS:
