@@ -43,9 +43,9 @@ def command(
     """Run RECIPE's notebook under papermill: launch the server, run the examples and checks, leave evidence.
 
     \b
-    cookbook run b300_tp8                    on a B300 node, with vLLM in this Python environment
-    cookbook run b300_tp8 --on cpu           a rehearsal
-    cookbook run b300_tp8 --parameters base_url=http://127.0.0.1:8000
+        cookbook run b300_tp8                    on a B300 node, with vLLM in this Python environment
+        cookbook run b300_tp8 --on cpu           a rehearsal
+        cookbook run b300_tp8 --parameters base_url=http://127.0.0.1:8000
     """
     catalog = load()
     path = notebook.source(select(catalog, recipe))

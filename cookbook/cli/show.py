@@ -19,8 +19,8 @@ def command(recipe: str, overrides: tuple[str, ...], *, explain: bool, as_json: 
     """The exact commands of RECIPE, for bash, one flag a line.
 
     \b
-    cookbook show b300_tp8
-    cookbook show b300_tp8 --set max-model-len=262144 --set no-enable-prefix-caching --set VLLM_LOGGING_LEVEL=DEBUG
+        cookbook show b300_tp8
+        cookbook show b300_tp8 --set max-model-len=262144 --set no-enable-prefix-caching --set VLLM_LOGGING_LEVEL=DEBUG
     """
     deployment = resolve(load(), Selection(recipe=recipe, overrides=tuple(map(parse_override, overrides))))
     if as_json:

@@ -129,33 +129,19 @@ def test_sigterm_while_the_server_loads(start: Callable[..., Running]) -> None:
     on_disk(running, "interrupted", 143)
 
 
-def test_sigint_to_papermill(start: Callable[..., Running]) -> None:
+@pytest.mark.parametrize(
+    ("module", "signum"),
+    [
+        ("cookbook.notebook_process", signal.SIGINT),
+        ("cookbook.notebook_process", signal.SIGTERM),
+        ("cookbook.notebook_process", signal.SIGKILL),
+        ("ipykernel_launcher", signal.SIGKILL),
+    ],
+    ids=["SIGINT to papermill", "SIGTERM to papermill", "SIGKILL of papermill", "SIGKILL of the kernel"],
+)
+def test_a_signal_to_a_part(start: Callable[..., Running], module: str, signum: int) -> None:
     running, processes = running_server(start)
-    running.find("-m", "cookbook.notebook_process").send_signal(signal.SIGINT)
-    assert running.end() == 1
-    gone(processes)
-    on_disk(running, "error", 1)
-
-
-def test_sigterm_to_papermill(start: Callable[..., Running]) -> None:
-    running, processes = running_server(start)
-    running.find("-m", "cookbook.notebook_process").send_signal(signal.SIGTERM)
-    assert running.end() == 1
-    gone(processes)
-    on_disk(running, "error", 1)
-
-
-def test_sigkill_of_papermill(start: Callable[..., Running]) -> None:
-    running, processes = running_server(start)
-    running.find("-m", "cookbook.notebook_process").kill()
-    assert running.end() == 1
-    gone(processes)
-    on_disk(running, "error", 1)
-
-
-def test_sigkill_of_the_kernel(start: Callable[..., Running]) -> None:
-    running, processes = running_server(start)
-    running.find("-m", "ipykernel_launcher").kill()
+    running.find("-m", module).send_signal(signum)
     assert running.end() == 1
     gone(processes)
     on_disk(running, "error", 1)
@@ -228,36 +214,29 @@ def altered(tmp_path: Path, old: str, new: str) -> Path:
     return recipes
 
 
-def test_a_failing_cell(start: Callable[..., Running], tmp_path: Path) -> None:
-    recipes = altered(tmp_path, 'print(client.curl(f"{base_url}/v1/models"))', "print(1 / 0)")
-    running = start(recipes=recipes)
+FIRST_REQUEST = 'print(client.curl(f"{base_url}/v1/models"))'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status", "words"),
+    [
+        (FIRST_REQUEST, "print(1 / 0)", "error", "ZeroDivisionError"),
+        # papermill ends with 0 after this, and the rest never ran.
+        (FIRST_REQUEST, "import sys\n\nsys.exit(0)", "error", "cells were executed"),
+        ('contains="Paris"', 'contains="Rome"', "failed", "fell short: Question answered"),
+    ],
+    ids=["a cell that fails", "a cell that ends the kernel politely", "a check that falls short"],
+)
+def test_a_notebook_that_fails(
+    start: Callable[..., Running], tmp_path: Path, old: str, new: str, status: str, words: str
+) -> None:
+    running = start(recipes=altered(tmp_path, old, new))
     running.wait_for("server: Ready")
     processes = running.everything()
     assert running.end() == 1
     gone(processes)
-    on_disk(running, "error", 1)
-    assert any("ZeroDivisionError" in line for line in running.output)
-
-
-def test_a_check_that_falls_short(start: Callable[..., Running], tmp_path: Path) -> None:
-    running = start(recipes=altered(tmp_path, 'contains="Paris"', 'contains="Rome"'))
-    running.wait_for("server: Ready")
-    processes = running.everything()
-    assert running.end() == 1
-    gone(processes)
-    on_disk(running, "failed", 1)
-    assert any("fell short: Question answered" in " ".join(line.split()) for line in running.output)
-
-
-def test_a_cell_that_ends_the_kernel_politely(start: Callable[..., Running], tmp_path: Path) -> None:
-    """papermill ends with 0 after sys.exit(0) in a cell, and the rest never ran."""
-    recipes = altered(tmp_path, 'print(client.curl(f"{base_url}/v1/models"))', "import sys\n\nsys.exit(0)")
-    running = start(recipes=recipes)
-    running.wait_for("server: Ready")
-    processes = running.everything()
-    assert running.end() == 1
-    gone(processes)
-    on_disk(running, "error", 1)
+    on_disk(running, status, 1)
+    assert words in " ".join("".join(running.output).split())
 
 
 def test_a_disk_that_fills(
