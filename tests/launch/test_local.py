@@ -69,6 +69,17 @@ def test_the_environment_of_a_stub_server(stub_server_process: MakeProcess, tmp_
     assert seen["MY_TOKEN"] == "[redacted:MY_TOKEN]"
 
 
+@pytest.mark.parametrize(("devices", "nice"), [(0, "nice 10"), (8, "nice 0")])
+def test_only_a_stub_server_on_the_cpu_yields_to_others(
+    stub_server_process: MakeProcess, tmp_path: Path, devices: int, nice: str
+) -> None:
+    if not Path("/proc/self/autogroup").exists():
+        pytest.skip("this kernel does not schedule sessions as groups")
+    process = stub_server_process().model_copy(update={"devices": devices})
+    with start(process, tmp_path) as server:
+        assert Path(f"/proc/{server.pid}/autogroup").read_text().strip().endswith(nice)
+
+
 def test_a_stub_server_is_asked_with_its_key(stub_server_process: MakeProcess, tmp_path: Path) -> None:
     environ = {**os.environ, "VLLM_API_KEY": "s3cr3t-value"}
     with start(stub_server_process("--key", "s3cr3t-value"), tmp_path, environ=environ) as server:
