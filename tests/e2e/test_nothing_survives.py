@@ -184,7 +184,7 @@ def test_sigkill_of_the_server(start: Callable[..., Running]) -> None:
     assert running.end() == 3
     gone(processes)
     on_disk(running, "server_failed", 3)
-    assert "ended by signal 9" in " ".join("".join(running.output).split())
+    assert "The server died" in " ".join("".join(running.output).split())
 
 
 def test_a_time_limit(start: Callable[..., Running]) -> None:

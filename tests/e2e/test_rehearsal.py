@@ -102,6 +102,6 @@ def test_the_page_shows_outputs_checks_and_the_rehearsal_notice(rehearsed: Done,
     built = site.build(ROOT, tmp_path / "site", rehearsed.folder.parent.parent)
     page = (built / "recipes" / "b300_tp8" / "index.html").read_text()
     assert "no number on this page is a number of the hardware" in page
-    assert "8 of 8 checks hold, 1 left out." in page
+    assert "8 of 8 hold, 1 left out" in page
     assert "The capital of France is Paris." in page
     assert "Replaced or added in this rehearsal" in page
