@@ -222,7 +222,7 @@ FIRST_REQUEST = 'print(client.curl(f"{base_url}/v1/models"))'
     [
         (FIRST_REQUEST, "print(1 / 0)", "error", "ZeroDivisionError"),
         # papermill ends with 0 after this, and the rest never ran.
-        (FIRST_REQUEST, "import sys\n\nsys.exit(0)", "error", "cells were executed"),
+        (FIRST_REQUEST, "import sys\n\nsys.exit(0)", "error", "SystemExit: 0"),
         ('contains="Paris"', 'contains="Rome"', "failed", "fell short: Question answered"),
     ],
     ids=["a cell that fails", "a cell that ends the kernel politely", "a check that falls short"],
