@@ -25,7 +25,8 @@ from cookbook.errors import InputError
 from cookbook.evidence import CommandRecord, Mode, RunRecord, Substitution
 from cookbook.launch.preflight import check_port, find_executable
 from cookbook.rehearse import Cpu, rehearse
-from cookbook.resolve import Override, Selection, resolve
+from cookbook.resolve import resolve
+from cookbook.selection import Override, named
 
 __all__ = ["Parameters", "Plan", "command_record", "engine_version", "new_run_folder", "plan", "record"]
 
@@ -109,8 +110,9 @@ def plan(catalog: Catalog, recipe: str, parameters: Parameters, *, on_step: Call
         raise InputError(
             "rehearse and base_url exclude each other: a rehearsal launches its own server.", "Leave one of them out."
         )
-    selection = Selection(
-        recipe=recipe,
+    selection = named(
+        catalog,
+        recipe,
         model=None if parameters.base_url or parameters.model == catalog.model.id else parameters.model,
         revision=parameters.revision or None,
         overrides=(Override(name="port", value=parameters.port),) if parameters.port != DEFAULT_PORT else (),

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 __all__ = [
+    "Address",
     "Argument",
     "Basis",
     "Claim",
@@ -22,6 +23,7 @@ __all__ = [
     "Process",
     "Role",
     "Source",
+    "Step",
 ]
 
 Basis = Literal["stated", "from_k3", "vllm_source", "inferred", "unknown", "chosen"]
@@ -81,11 +83,13 @@ class Argument(Frozen):
         flag: With its dashes, for example "--kv-cache-dtype".
         value: None for a bare flag; a dict for a flag that takes JSON.
         origins: One; several where layers merged keys into one JSON value.
+        variables: Names of `Deployment.addresses` that stand in the value as "${NAME}". Any other "${" is text.
     """
 
     flag: str
     value: JsonValue = None
     origins: tuple[Origin, ...]
+    variables: tuple[str, ...] = ()
 
     def words(self) -> tuple[str, ...]:
         """The argv words of this flag, unquoted."""
@@ -97,11 +101,16 @@ class Argument(Frozen):
 
 
 class EnvVar(Frozen):
-    """One environment variable of a process. Never a secret: those stay in the caller's environment."""
+    """One environment variable of a process. Never a secret: those stay in the caller's environment.
+
+    Attributes:
+        variables: Names of `Deployment.addresses` that stand in the value as "${NAME}". Any other "${" is text.
+    """
 
     name: str
     value: str
     origin: Origin
+    variables: tuple[str, ...] = ()
 
 
 class Process(Frozen):
@@ -110,24 +119,28 @@ class Process(Frozen):
     Attributes:
         name: Unique within the deployment, for example "engine-0".
         role: What it does in the deployment.
-        node: Rank of the node it runs on, 0 for the head.
+        node: Number of the node it runs on within the deployment, 0 for the head.
+        rank: Number of its node within its role, 0 for the role's first.
         program: The words before the flags, for example ("vllm", "serve", "moonshotai/Kimi-K3.1-Pro").
         arguments: The flags, in the order of the layers.
         environment: Variables to set, in the order of the layers.
-        host: Address that the server binds to.
+        host: Address that the server binds to; "${NAME}" where it is an address of the deployment.
         port: TCP port that the server listens on.
-        devices: Accelerators that it takes on its node; 0 on a CPU.
+        devices: Accelerators that it takes on its node; 0 on a CPU and for a router.
+        serves: Whether it listens at all: a headless rank does not.
     """
 
     name: str
     role: Role
     node: int
+    rank: int = 0
     program: tuple[str, ...]
     arguments: tuple[Argument, ...]
     environment: tuple[EnvVar, ...]
     host: str
     port: int
     devices: int
+    serves: bool = True
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -137,6 +150,17 @@ class Process(Frozen):
     def value(self, flag: str) -> JsonValue:
         """The value of `flag`, or None where the flag is absent or bare."""
         return next((argument.value for argument in self.arguments if argument.flag == flag), None)
+
+    def has(self, flag: str) -> bool:
+        """Whether the command carries `flag`."""
+        return any(argument.flag == flag for argument in self.arguments)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the addresses that the command needs, each once."""
+        named = [name for argument in self.arguments for name in argument.variables]
+        named += [name for variable in self.environment for name in variable.variables]
+        return tuple(dict.fromkeys(named))
 
 
 class Image(Frozen):
@@ -149,6 +173,32 @@ class Image(Frozen):
 
     tag: str
     origin: Origin
+
+
+class Step(Frozen):
+    """A command to run on every node before the first start.
+
+    Attributes:
+        command: For bash, one line.
+        origin: Why, and how sure that is.
+    """
+
+    command: str
+    origin: Origin
+
+
+class Address(Frozen):
+    """An address that is known only where the deployment runs.
+
+    Attributes:
+        name: Of the shell variable that holds it, for example "HEAD_IP".
+        node: Number of the node whose address it is.
+        meaning: For a reader, as a sentence.
+    """
+
+    name: str
+    node: int
+    meaning: str
 
 
 class Claim(Frozen):
@@ -200,7 +250,9 @@ class Deployment(Frozen):
         features: Keys of the features, in the order in which they were applied.
         model: What `vllm serve` loads: a hub name or a folder.
         served_model_name: The name that clients use.
-        image: The container image; None where the engine is installed without one.
+        image: The container image; None where none is published or known.
+        install: How to install the engine where no image holds it.
+        addresses: What has to be known on every node before the commands run.
         processes: Head first.
         claims: What the checks hold the server against.
         notices: What every output has to say.
@@ -217,6 +269,8 @@ class Deployment(Frozen):
     model: str
     served_model_name: str
     image: Image | None
+    install: tuple[Step, ...] = ()
+    addresses: tuple[Address, ...] = ()
     processes: tuple[Process, ...]
     claims: tuple[Claim, ...]
     notices: tuple[Notice, ...]

@@ -3,7 +3,8 @@
     CookbookError
     ├── ChecksFailed      1  a check fell short, or the notebook failed
     ├── InputError        2  the input, this machine or an installed package does not fit
-    │   └── CatalogError  2  an entry of the catalog is wrong: names the file and the key
+    │   ├── CatalogError  2  an entry of the catalog is wrong: names the file and the key
+    │   └── RuleError     2  a rule of the model or the hardware forbids the selection
     ├── ServerError       3  the server did not come up, or it died
     ├── TimeLimitError    4  a bound on time was reached
     └── Interrupted     130  SIGINT (143 for SIGTERM)
@@ -21,6 +22,7 @@ __all__ = [
     "CookbookError",
     "InputError",
     "Interrupted",
+    "RuleError",
     "ServerError",
     "TimeLimitError",
 ]
@@ -71,6 +73,20 @@ class CatalogError(InputError):
         super().__init__(f"{file}: {key}: {what}" if key else f"{file}: {what}", todo)
         self.file = file
         self.key = key
+
+
+class RuleError(InputError):
+    """A selection that a rule forbids.
+
+    Args:
+        rules: Names of the rules.
+        what: The selection, and each rule with its source.
+        todo: The nearest selection that works.
+    """
+
+    def __init__(self, rules: tuple[str, ...], what: str, todo: str) -> None:
+        super().__init__(what, todo)
+        self.rules = rules
 
 
 class ServerError(CookbookError):

@@ -27,7 +27,7 @@ from typing import Any
 from pydantic import JsonValue, TypeAdapter
 
 from cookbook import begin, evidence
-from cookbook.catalog import Catalog
+from cookbook.catalog import OVERLAY, Catalog
 from cookbook.errors import ChecksFailed, CookbookError, InputError, Interrupted, ServerError, TimeLimitError
 from cookbook.events import follow
 from cookbook.evidence import Evidence, NotebookRecord, RunRecord, Status
@@ -35,7 +35,6 @@ from cookbook.launch.processes import become_subreaper, end
 from cookbook.launch.supervisor import LEFT_BEHIND_GRACE_S
 from cookbook.notebook import source
 from cookbook.redact import Redactor
-from cookbook.resolve import select
 
 __all__ = ["Outcome", "execute", "look_at", "verdict"]
 
@@ -85,14 +84,14 @@ def execute(
     Raises:
         InputError: Something is wrong before anything was started, or the evidence cannot be written.
     """
-    notebook = source(select(catalog, recipe))
+    notebook = source(catalog, recipe)
     settings = TypeAdapter(begin.Parameters).validate_python({**defaults, **parameters})
     plan = begin.plan(catalog, recipe, settings, on_step=lambda text: on_event({"kind": "step", "title": text}))
     folder = begin.new_run_folder(runs, recipe).absolute()
     on_event({"kind": "step", "title": f"Run folder: {folder}"})
     record = begin.record(plan, folder)
 
-    failure = _papermill(notebook, folder, parameters, time_limit_s, on_event)
+    failure = _papermill(catalog, notebook, folder, parameters, time_limit_s, on_event)
     executed = look_at(folder / "notebook.ipynb", notebook)
     with suppress(InputError):  # the kernel may never have come so far
         record = evidence.read_record(folder / "record.json")
@@ -104,7 +103,14 @@ def execute(
     return Outcome(folder, finished)
 
 
+def _environment(catalog: Catalog, folder: Path) -> dict[str, str]:
+    """Of papermill and the kernel: the run's folder, and the same catalog."""
+    overlay = {OVERLAY: str(catalog.overlay)} if catalog.overlay else {}
+    return {**os.environ, **overlay, "COOKBOOK_RUN_FOLDER": str(folder), "NO_MKDOCS_2_WARNING": "1"}
+
+
 def _papermill(
+    catalog: Catalog,
     notebook: Path,
     folder: Path,
     parameters: Mapping[str, JsonValue],
@@ -126,7 +132,7 @@ def _papermill(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, "COOKBOOK_RUN_FOLDER": str(folder), "NO_MKDOCS_2_WARNING": "1"},
+            env=_environment(catalog, folder),
         ) as supervisor,
     ):
         try:

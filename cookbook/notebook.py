@@ -14,10 +14,11 @@ from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from cookbook.catalog import Catalog
 from cookbook.errors import InputError
-from cookbook.resolve import nearest
+from cookbook.selection import nearest, select
 
-__all__ = ["RECIPES", "Parameter", "parameters", "source", "values"]
+__all__ = ["RECIPES", "Parameter", "find", "parameters", "source", "values"]
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -42,15 +43,21 @@ class Parameter:
     comment: str
 
 
-def source(recipe: str) -> Path:
+def find(catalog: Catalog, recipe: str) -> Path | None:
+    """The notebook of a recipe, in the folder laid over the catalog or in the package; None where it has none."""
+    folders = ([catalog.overlay / "recipes"] if catalog.overlay else []) + [RECIPES]
+    return next((path for path in (folder / f"{recipe}.py" for folder in folders) if path.exists()), None)
+
+
+def source(catalog: Catalog, recipe: str) -> Path:
     """The notebook of a recipe.
 
     Raises:
-        InputError: It has none yet.
+        InputError: There is no such recipe, or it has no notebook yet.
     """
-    path = RECIPES / f"{recipe}.py"
-    if not path.exists():
-        raise InputError(f"The recipe {recipe} has no notebook yet.", "See `cookbook list`.")
+    path = find(catalog, select(catalog, recipe))
+    if path is None:
+        raise InputError(f"The recipe {recipe} has no notebook yet.", f"`cookbook show {recipe}` has its commands.")
     return path
 
 

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from cookbook.catalog import Catalog
 from cookbook.catalog.schema import RehearsalEntry, Rule
 from cookbook.deployment import Argument, Claim, Deployment, EnvVar, Frozen, Notice, Origin, Process
-from cookbook.errors import CatalogError
+from cookbook.errors import CatalogError, InputError
 from cookbook.evidence import Substitution
 from cookbook.resolve import OVERRIDES
 
@@ -57,8 +57,14 @@ def rehearse(deployment: Deployment, catalog: Catalog, cpu: Cpu) -> Rehearsal:
         The deployment with the small model, and the list of substitutions in the order of the command.
 
     Raises:
+        InputError: It has several processes.
         CatalogError: A flag or variable of the catalog has no rule.
     """
+    if len(deployment.processes) > 1:
+        raise InputError(
+            f"{deployment.title} has {len(deployment.processes)} processes, and a rehearsal starts one so far.",
+            "Rehearse a recipe of one node.",
+        )
     rules = catalog.rehearsal
     substitutions = [
         Substitution(what="model", original=deployment.model, replacement=rules.model.name, reason=rules.model.reason)

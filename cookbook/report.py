@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from cookbook.begin import Plan
 from cookbook.catalog import Catalog
-from cookbook.catalog.schema import FactEntry
+from cookbook.catalog.schema import FactEntry, Place
 from cookbook.deployment import Basis, Deployment, Source
 from cookbook.evidence import CheckResult, Substitution
 from cookbook.formats.bash import explain
@@ -123,7 +123,15 @@ def reasons(deployment: Deployment) -> str:
 
 def problems(catalog: Catalog, deployment: Deployment) -> str:
     """Known problems of this hardware, strategy and features."""
-    known = [p for p in catalog.problems if p.to(deployment.hardware, deployment.strategy, deployment.features)]
+    hardware = catalog.hardware[deployment.hardware]
+    place = Place(
+        hardware=deployment.hardware,
+        vendor=hardware.vendor,
+        family=hardware.family,
+        strategy=deployment.strategy,
+        features=frozenset(deployment.features),
+    )
+    known = [problem for problem in catalog.problems if problem.to(place)]
     rows = ((cell(p.symptom), cell(p.cause), cell(p.fix), f"[{cell(p.source_title)}]({p.url})") for p in known)
     return table(("You see", "Because", "Way out", "Where"), rows)
 

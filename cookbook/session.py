@@ -17,7 +17,7 @@ from IPython import get_ipython
 from IPython.display import Markdown
 
 from cookbook import begin, checks, client, evidence, report
-from cookbook.catalog import Catalog, load
+from cookbook.catalog import Catalog, load, overlay
 from cookbook.deployment import Claim, Source
 from cookbook.errors import ChecksFailed, ServerError
 from cookbook.events import Events
@@ -44,7 +44,7 @@ def open_run(recipe: str, **parameters: Any) -> Run:
     Raises:
         InputError: A parameter does not fit, or this machine lacks what the run needs.
     """
-    catalog = load()
+    catalog = load(overlay=overlay())
     plan = begin.plan(catalog, recipe, begin.Parameters(**parameters), on_step=print)
     folder = os.environ.get(RUN_FOLDER)
     return Run(catalog, plan, Path(folder) if folder else begin.new_run_folder(RUNS, recipe), own=not folder)

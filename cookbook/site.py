@@ -27,6 +27,7 @@ from cookbook.errors import InputError
 from cookbook.evidence import Evidence
 from cookbook.execute import look_at
 from cookbook.gate import Gate
+from cookbook.notebook import find
 from cookbook.redact import Redactor
 from cookbook.status import Status, status
 
@@ -65,21 +66,20 @@ class Page:
     source: Path
 
 
-def stage(catalog: Catalog, runs: Path, recipes: Path, now: datetime) -> list[Page]:
+def stage(catalog: Catalog, runs: Path, now: datetime) -> list[Page]:
     """The pages of all recipes that have a notebook, in the catalog's order.
 
     Args:
         catalog: Names the recipes and their hardware.
         runs: Where `cookbook run` left its folders; it need not exist.
-        recipes: Folder of the source notebooks.
         now: The time, with its zone: old evidence is stale.
 
     Raises:
         InputError: A run's notebook was edited, contradicts its evidence, or holds a secret.
     """
     gate = Gate(socket.gethostname(), Redactor.from_environ(os.environ))
-    sources = {name: recipes / f"{name}.py" for name in catalog.recipes}
-    return [_page(catalog, name, path, runs, now, gate) for name, path in sources.items() if path.exists()]
+    sources = {name: find(catalog, name) for name in catalog.recipes}
+    return [_page(catalog, name, path, runs, now, gate) for name, path in sources.items() if path]
 
 
 def _page(catalog: Catalog, recipe: str, source: Path, runs: Path, now: datetime, gate: Gate) -> Page:

@@ -15,7 +15,7 @@ __all__ = ["MAX_AGE", "State", "Status", "status"]
 
 MAX_AGE = timedelta(days=90)
 
-State = Literal["executed", "rehearsed", "attached", "failed", "stale", "not_run"]
+State = Literal["executed", "rehearsed", "attached", "failed", "stale", "not_run", "no_notebook"]
 
 
 class Status(BaseModel):
@@ -32,14 +32,16 @@ class Status(BaseModel):
     text: str
 
 
-def status(found: Evidence | None, recipe: Path, now: datetime) -> Status:
+def status(found: Evidence | None, recipe: Path | None, now: datetime) -> Status:
     """The status of a recipe by its newest evidence.
 
     Args:
         found: The newest evidence, or None.
-        recipe: The notebook as it is today.
+        recipe: The notebook as it is today; None where there is none yet.
         now: The time, with its zone.
     """
+    if recipe is None:
+        return Status(state="no_notebook", text="commands only, no notebook yet")
     if found is None:
         return Status(state="not_run", text="not run yet")
     where = {"hardware": f"on {found.hardware_title}", "rehearsal": "on a CPU", "attached": "on a running server"}[

@@ -32,7 +32,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page as MkDocsPage
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
-from cookbook import catalog, notebook
+from cookbook import catalog
 from cookbook.errors import CookbookError
 from cookbook.evidence import Evidence
 from cookbook.site import Page, stage
@@ -58,7 +58,8 @@ LABEL = {
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add each recipe's notebook as a page, and its source and evidence as downloads."""
     try:
-        pages = stage(catalog.load(), Path(config.extra.get("runs", "runs")), notebook.RECIPES, datetime.now(UTC))
+        known = catalog.load(overlay=catalog.overlay())
+        pages = stage(known, Path(config.extra.get("runs", "runs")), datetime.now(UTC))
     except CookbookError as error:
         raise PluginError(str(error)) from error
     # mkdocs-jupyter wants a file on disk.

@@ -12,7 +12,8 @@ import pytest
 from cookbook.catalog import Catalog, load
 from cookbook.deployment import Deployment
 from cookbook.rehearse import Cpu, Rehearsal, rehearse
-from cookbook.resolve import Selection, resolve
+from cookbook.resolve import resolve
+from cookbook.selection import named
 
 SECRETS = ("HF_TOKEN", "OPENAI_API_KEY", "VLLM_API_KEY")
 
@@ -52,7 +53,7 @@ def catalog() -> Catalog:
 
 @pytest.fixture(scope="session")
 def b300_tp8(catalog: Catalog) -> Deployment:
-    return resolve(catalog, Selection(recipe="b300_tp8"))
+    return resolve(catalog, named(catalog, "b300_tp8"))
 
 
 @pytest.fixture(scope="session")

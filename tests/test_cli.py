@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from cookbook import evidence
 from cookbook.cli import COMMANDS, main
+from cookbook.formats import FORMATS
 from tests.test_evidence import an_evidence
 
 
@@ -43,6 +44,46 @@ def test_show_explains() -> None:
     assert "[stated, strategy single_node_tp] vLLM recipe page" in result.output
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_show_has_every_format(name: str) -> None:
+    result = run("show", "b300_tp8", "--format", name)
+    assert result.exit_code == 0
+    assert "kimi_k3" in result.output
+
+
+def test_show_takes_a_selection_by_hand() -> None:
+    chosen = ("--hardware", "gb300", "--strategy", "multi_node_tp", "--feature", "dcp", "--nodes", "4")
+    result = run("show", *chosen)
+    assert result.exit_code == 0
+    assert "--decode-context-parallel-size 8" in result.output
+    assert "# unverified: No source states this combination" in result.output
+
+
+def test_show_takes_one_node_and_one_role() -> None:
+    text = run("show", "gb300_pd", "--node", "2", "--set", "decode:max-num-seqs=16").output
+    assert "--max-num-seqs 16" in text
+    assert "prefill-0" not in text
+    assert ': "${DECODE_0_IP:?' in text
+    assert run("show", "gb300_pd", "--node", "0").output.rstrip().endswith("wait")
+
+
+def test_what_a_rule_forbids_is_one_paragraph_with_a_way_out() -> None:
+    result = run("show", "--hardware", "tpu_v7x", "--strategy", "multi_node_tep", "--feature", "spec_decoding")
+    assert result.exit_code == 2
+    assert "vllm-torchtpu/pull/2770" in result.stderr
+    assert "The nearest selection that works: --hardware tpu_v7x" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_capacity_says_what_is_arithmetic_and_what_is_calibrated() -> None:
+    text = run("capacity", "b300_dcp8", "--context", "200000", "--sequences", "12").output
+    assert "weights of a device" in text
+    assert "calibrated: Fitted to the two published figures" in text
+    assert "published: 18.5 M tokens" in text
+    assert "do 12 of them fit" in text
+    assert json.loads(run("capacity", "b300_dcp8", "--json").output)[0]["calibrated"] is True
+
+
 def test_show_speaks_json() -> None:
     deployment = json.loads(run("show", "b300_tp8", "--json").output)
     assert deployment["processes"][0]["port"] == 8000
@@ -55,10 +96,24 @@ def test_show_takes_overrides() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("show", "b300_tp"), 'There is no recipe called "b300_tp". Did you mean b300_tp8?'),
+        (("show", "b300_tp"), 'There is no recipe called "b300_tp". Did you mean b300_tp8 or b300_tep or gb300_tp8?'),
         (("run", "b300"), 'There is no recipe called "b300"'),
         (("check", "b300_tp9"), 'There is no recipe called "b300_tp9"'),
         (("check",), "No recipe is named. Name one, or take --all."),
+        (("check", "--all", "b300_tp8"), "--all takes every combination as it is."),
+        (("check", "--capture", "x.json", "b300_tp8"), "--capture writes what vLLM knows and checks nothing."),
+        (("show",), "No recipe is named. `cookbook list` shows recipes, hardware"),
+        (("show", "--hardware", "b300"), "both --hardware and --strategy are needed"),
+        (("show", "b300_tp8", "--hardware", "b300"), "A recipe brings its own hardware"),
+        (("show", "b300_tp8", "--node", "1"), "There is no node 1. The nodes are 0 to 0."),
+        (("show", "gb300_pd", "--node", "1", "--format", "slurm"), "--node does not go with --format slurm"),
+        (("show", "ppu_810e_tp32", "--format", "docker"), "No image for Zhenwu 810E, node of 16 PPUs is published"),
+        (("show", "b300_kv_offload", "--host-memory", "lots"), '--host-memory is "lots"'),
+        (("show", "b300_kv_offload", "--host-memory", "100", "--offload", "50"), "8 devices x 50 GiB are 400 GiB"),
+        (("show", "b300_tep", "--set", "additional-config={}", "--nodes", "2"), "has 1 node(s)"),
+        (("capacity", "--hardware", "cpu", "--strategy", "single_node_tp"), "runs a small model"),
+        (("capacity", "b300_tp8", "--context", "2000000"), "longer than the model's 1048576 tokens"),
+        (("run", "gb300_pd"), "The recipe gb300_pd has no notebook yet. `cookbook show gb300_pd` has its commands."),
         (("run", "b300_tp8", "--parameters", "modle=x"), 'b300_tp8 has no parameter "modle". Did you mean model'),
         (("run", "b300_tp8", "--parameters", "port=x"), 'The parameter port is "x". It has to be of type int'),
         (("run", "b300_tp8", "--parameters", "ready_timeout_s=-1"), "It is a number of seconds above 0."),
@@ -91,7 +146,7 @@ def test_list_has_a_status_by_rule(tmp_path: Path) -> None:
     folder = tmp_path / "b300_tp8" / "20261201T050000Z-abcd"
     folder.mkdir(parents=True)
     evidence.write(folder / "evidence.json", an_evidence())
-    rows = json.loads(run("list", "--runs", str(tmp_path), "--json").output)
+    rows = json.loads(run("list", "--runs", str(tmp_path), "--json").output)["recipes"]
     assert rows[0]["state"] == "not_run"
     assert "rehearsed on a CPU, 2026-12-01, vLLM 0.32.0+cpu, but the run left no executed notebook" in rows[0]["status"]
 
@@ -114,3 +169,11 @@ def test_list_and_show_do_not_import_what_is_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_list_has_the_matrix_with_a_reason_for_each_refusal() -> None:
+    text = run("list").output
+    assert "low_latency    recipe  can     -" in text
+    cells = json.loads(run("list", "--json").output)["matrix"]
+    assert all(cell["why"] for cell in cells if cell["state"] == "refused")
+    assert any("vllm-torchtpu/pull/2770" in why for cell in cells for why in cell["why"])

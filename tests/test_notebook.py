@@ -10,6 +10,7 @@ import jupytext
 import pytest
 
 from cookbook import begin, notebook
+from cookbook.catalog import Catalog
 from cookbook.errors import InputError
 from cookbook.notebook import RECIPES, Parameter
 
@@ -117,6 +118,6 @@ def test_a_notebook_without_parameters_is_an_error(tmp_path: Path) -> None:
         notebook.parameters(path)
 
 
-def test_a_recipe_without_a_notebook_is_an_error() -> None:
+def test_a_recipe_without_a_notebook_is_an_error(catalog: Catalog) -> None:
     with pytest.raises(InputError, match="has no notebook yet"):
-        notebook.source("gb300_pd")
+        notebook.source(catalog, "gb300_pd")

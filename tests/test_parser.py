@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from cookbook.deployment import Argument, Deployment, EnvVar, Origin, Process
 from cookbook.errors import InputError
-from cookbook.parser import Engine, Problem, check, load_engine
+from cookbook.parser import Engine, Foreign, Names, Problem, Stale, check, load_engine
 from cookbook.rehearse import Rehearsal
+from cookbook.resolve import OVERRIDES
 
 ORIGIN = Origin(layer="test", why="Test.", basis="chosen")
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_producer", "kv_load_failure_policy": "fail"}
@@ -111,6 +112,10 @@ def test_loading_leaves_the_environment_as_it_was(loaded: Loaded) -> None:
 
 def test_the_version_is_vllms(engine: Engine) -> None:
     assert engine.version.startswith("0.32.0")
+
+
+def test_the_models_that_vllm_knows_are_there(engine: Engine) -> None:
+    assert {"KimiK3ForConditionalGeneration", "KimiK3MTPModel"} <= engine.architectures
 
 
 def test_the_recipes_command_passes(engine: Engine, b300_tp8: Deployment, rehearsal: Rehearsal) -> None:
@@ -318,6 +323,15 @@ def test_a_flag_that_stands_twice_is_caught(
     assert engine.check(process(first, second)) == [problem]
 
 
+def test_the_same_value_is_refused_each_time(engine: Engine) -> None:
+    """What was read once is remembered, errors are not."""
+    wrong = process(("--attention-config", {"bakcend": "auto"}), VLLM_PORT="no port")
+    right = process(("--attention-config", {"backend": "auto"}), VLLM_PORT="8000")
+    first = engine.check(wrong)
+    assert len(first) == 2
+    assert [engine.check(one) for one in (wrong, right, wrong)] == [first, [], first]
+
+
 def test_two_flags_that_exclude_each_other_are_caught(engine: Engine) -> None:
     (backend,) = engine.check(
         process(("--attention-backend", "FLASHMLA"), ("--attention-config", {"backend": "FLASHMLA"}))
@@ -422,6 +436,7 @@ RIGHT: list[tuple[tuple[str, Any], ...]] = [
     (("--compilation-config.cudagraph_mode", "FULL"), ("--compilation-config.pass_config.fuse_norm_quant", "true")),
     (("-O3", None),),
     (("--served_model_name", "a"),),
+    (("--compilation-config.splitting_ops+", "a,b"), ("--compilation-config.splitting_ops+", "c")),
     (("--max-num-seqs", "256"), ("--max-num-scheduled-tokens", "8k")),
     (("--chat-template", "/in/the/image/only.jinja"),),
     (("--disable-cascade-attn", None),),
@@ -502,6 +517,127 @@ def test_no_command_breaks_the_check(engine: Engine, data: st.DataObject) -> Non
 def test_a_router_is_not_held_against_vllm(engine: Engine, b300_tp8: Deployment) -> None:
     router = process(("--policy", "round_robin")).model_copy(update={"program": ("vllm-router",), "role": "router"})
     assert check(b300_tp8.model_copy(update={"processes": (router,)}), engine) == []
+
+
+PPU = Foreign(
+    subject="--moe-backend",
+    value="ppu_deep_gemm_w4a16",
+    hardware=("ppu_810e",),
+    owner="vllm-ppu",
+    why="Its kernels.",
+    source="ppu",
+)
+OWN_PARSER = Foreign(subject="--tool-call-parser", value="own", owner="a plugin", why="Its parser.", source="ppu")
+NAMES = Names(
+    foreign=(
+        PPU,
+        OWN_PARSER,
+        Foreign(subject="--no-such-flag", value="1", owner="a plugin", why="It wants to.", source="ppu"),
+        Foreign(
+            subject="environment",
+            value="VLLM_SAIL_USE_PLA",
+            hardware=("ppu_810e",),
+            owner="vllm-ppu",
+            why="Its attention.",
+            source="ppu",
+        ),
+        Foreign(subject="environment", value="NCCL_DEBUG", owner="NCCL", why="It logs.", source="nccl"),
+    ),
+    stale=(
+        Stale(name="VLLM_NIXL_SIDE_CHANNEL_PORT", instead="--kv-port", why="It has moved.", source="vllm"),
+        Stale(name="--swap-space", why="The V1 engine swaps nothing.", source="vllm"),
+        Stale(name="--max-seq-len-to-capture", why="It is gone.", source="vllm"),
+        Stale(name="--disable-log-stats", why="The dashboards need them.", source="vllm"),
+    ),
+)
+
+
+def on(hardware: str, *processes: Process) -> Deployment:
+    """Only what `check` reads."""
+    read: dict[str, Any] = {"hardware": hardware, "processes": processes}
+    return Deployment.model_construct(**read)
+
+
+def subjects(problems: list[Problem]) -> list[str]:
+    return [problem.subject for problem in problems]
+
+
+def test_a_listed_name_of_a_plugin_passes(engine: Engine) -> None:
+    named = process(("--moe-backend", "ppu_deep_gemm_w4a16"), ("--port", 8000), VLLM_SAIL_USE_PLA="1")
+    assert check(on("ppu_810e", named), engine, NAMES) == []
+    assert check(on("b300", named), engine, NAMES) == check(on("b300", named), engine)
+    assert subjects(check(on("b300", named), engine)) == ["--moe-backend", "VLLM_SAIL_USE_PLA"]
+
+
+def test_each_process_has_its_own_problems(engine: Engine) -> None:
+    first = process(("--swap-space", 4), NCCL_DEBGU="INFO")
+    second = process(("--port", "a")).model_copy(update={"name": "engine-1"})
+    router = second.model_copy(update={"program": ("vllm-router",)})
+    problems = check(on("b300", first, second, router), engine, NAMES)
+    assert [(problem.process, problem.subject) for problem in problems] == [
+        ("engine-0", "--swap-space"),
+        ("engine-0", "NCCL_DEBGU"),
+        ("engine-1", "--port"),
+    ]
+
+
+def test_a_listed_value_that_the_parser_takes_stays_in_the_command(engine: Engine) -> None:
+    """--enable-auto-tool-choice needs a parser, and the plugin's is one."""
+    named = process(("--tool-call-parser", "own"), ("--enable-auto-tool-choice", None))
+    assert check(on("b300", named), engine, NAMES) == []
+    assert subjects(check(on("b300", named), engine)) == ["--tool-call-parser"]
+
+
+def test_the_rest_of_a_command_with_a_listed_name_is_checked(engine: Engine) -> None:
+    rest = process(
+        ("--moe-backend", "ppu_deep_gemm_w4a16"),
+        ("--moe-backend", "ppu_deep_gemm_w4a17"),
+        ("--no-such-flag", "1"),
+        ("--kv-cache-dtype", "fp9"),
+        ("--reasoning-parser", "own"),
+        VLLM_SAIL_USE_PLB="1",
+    )
+    assert subjects(check(on("ppu_810e", rest), engine, NAMES)) == [
+        "--moe-backend",
+        "--no-such-flag",
+        "--moe-backend",
+        "--kv-cache-dtype",
+        "--reasoning-parser",
+        "VLLM_SAIL_USE_PLB",
+    ]
+
+
+def test_a_variable_that_nobody_lists_is_caught(engine: Engine) -> None:
+    named = process(NCCL_DEBUG="INFO", NCCL_DEBGU="INFO", VLLM_PORT="8000", CUDA_HOME="/usr/local/cuda")
+    assert check(on("b300", named), engine) == []
+    assert check(on("b300", named), engine, NAMES) == [
+        Problem("engine-0", "NCCL_DEBGU", "Neither vLLM nor the catalog's list knows the variable.")
+    ]
+
+
+def test_a_variable_of_the_users_own_needs_no_list(engine: Engine) -> None:
+    origin = ORIGIN.model_copy(update={"layer": OVERRIDES})
+    own = EnvVar(name="NCCL_WHATEVER", value="1", origin=origin)
+    misspelt = EnvVar(name="VLLM_NOPE", value="1", origin=origin)
+    named = process().model_copy(update={"environment": (own, misspelt)})
+    assert subjects(check(on("b300", named), engine, NAMES)) == ["VLLM_NOPE"]
+
+
+def test_a_stale_name_is_caught_though_vllm_takes_it(engine: Engine) -> None:
+    stale = process(("--disable-log-stats", None), VLLM_NIXL_SIDE_CHANNEL_PORT="5557")
+    assert check(on("b300", stale), engine) == []
+    assert check(on("b300", stale), engine, NAMES) == [
+        Problem("engine-0", "--disable-log-stats", "The dashboards need them."),
+        Problem("engine-0", "VLLM_NIXL_SIDE_CHANNEL_PORT", "It has moved.", ("--kv-port",)),
+    ]
+
+
+def test_a_stale_name_that_vllm_refuses_is_told_once(engine: Engine) -> None:
+    stale = process(("--swap_space", 4), ("--max-seq-len-to-capture", 8))
+    assert check(on("b300", stale), engine, NAMES) == [
+        Problem("engine-0", "--swap_space", "The V1 engine swaps nothing."),
+        Problem("engine-0", "--max-seq-len-to-capture", "It is gone."),
+    ]
 
 
 def test_a_missing_vllm_is_a_clear_error_double(monkeypatch: pytest.MonkeyPatch) -> None:

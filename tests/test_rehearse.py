@@ -12,7 +12,8 @@ from cookbook.catalog import Catalog
 from cookbook.deployment import Deployment
 from cookbook.errors import CatalogError
 from cookbook.rehearse import Cpu, Rehearsal, rehearse, threads_bind
-from cookbook.resolve import Override, Selection, resolve
+from cookbook.resolve import resolve
+from cookbook.selection import Override, named
 
 
 def test_the_command_on_two_cores(rehearsal: Rehearsal) -> None:
@@ -22,10 +23,10 @@ def test_the_command_on_two_cores(rehearsal: Rehearsal) -> None:
         "--enable-prefix-caching",
         *("--kv-cache-dtype", "fp8"),
         *("--tensor-parallel-size", "2"),
-        *("--host", "127.0.0.1"),
-        *("--port", "8123"),
         "--enable-auto-tool-choice",
         *("--tool-call-parser", "hermes"),
+        *("--host", "127.0.0.1"),
+        *("--port", "8123"),
         *("--served-model-name", "SmolLM2-135M-Instruct"),
         *("--dtype", "bfloat16"),
         "--enforce-eager",
@@ -74,7 +75,7 @@ def test_a_flag_of_the_catalog_without_a_rule_is_an_error(b300_tp8: Deployment, 
 
 def test_a_flag_of_the_user_is_kept(catalog: Catalog) -> None:
     overrides = (Override(name="max-num-seqs", value="4"), Override(name="VLLM_LOGGING_LEVEL", value="DEBUG"))
-    deployment = resolve(catalog, Selection(recipe="b300_tp8", overrides=overrides))
+    deployment = resolve(catalog, named(catalog, "b300_tp8", overrides=overrides))
     process = rehearse(deployment, catalog, Cpu(cores=(0, 1), port=1, model=Path("/m"))).deployment.processes[0]
     assert process.value("--max-num-seqs") == "4"
     assert any(v.name == "VLLM_LOGGING_LEVEL" for v in process.environment)

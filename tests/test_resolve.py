@@ -12,11 +12,12 @@ from cookbook.catalog import Catalog
 from cookbook.catalog.schema import ArgumentEntry
 from cookbook.deployment import Deployment
 from cookbook.errors import CatalogError, CookbookError, InputError
-from cookbook.resolve import Override, Selection, parse_override, resolve
+from cookbook.resolve import resolve
+from cookbook.selection import Override, named, parse_override
 
 
 def overridden(catalog: Catalog, *texts: str) -> Deployment:
-    return resolve(catalog, Selection(recipe="b300_tp8", overrides=tuple(map(parse_override, texts))))
+    return resolve(catalog, named(catalog, "b300_tp8", overrides=tuple(map(parse_override, texts))))
 
 
 def test_the_command_for_b300(b300_tp8: Deployment) -> None:
@@ -30,11 +31,11 @@ def test_the_command_for_b300(b300_tp8: Deployment) -> None:
         "--no-enable-flashinfer-autotune",
         *("--kv-cache-dtype", "fp8"),
         *("--tensor-parallel-size", "8"),
-        *("--host", "127.0.0.1"),
-        *("--port", "8000"),
         "--enable-auto-tool-choice",
         *("--tool-call-parser", "kimi_k3"),
         *("--reasoning-parser", "kimi_k3"),
+        *("--host", "127.0.0.1"),
+        *("--port", "8000"),
     )
     assert {v.name: v.value for v in b300_tp8.processes[0].environment} == {
         "VLLM_ENGINE_READY_TIMEOUT_S": "3600",
@@ -59,7 +60,7 @@ def test_every_source_that_is_named_is_carried(b300_tp8: Deployment) -> None:
 
 
 def test_the_same_selection_gives_the_same_bytes(catalog: Catalog, b300_tp8: Deployment) -> None:
-    again = resolve(catalog, Selection(recipe="b300_tp8"))
+    again = resolve(catalog, named(catalog, "b300_tp8"))
     assert again.model_dump_json() == b300_tp8.model_dump_json()
 
 
@@ -100,18 +101,18 @@ def with_json_flag(catalog: Catalog, hardware: dict[str, object], feature: dict[
 def test_a_json_clash_names_both_sides(catalog: Catalog) -> None:
     clashing = with_json_flag(catalog, {"a": {"b": 1}}, {"a": {"b": 2}})
     with pytest.raises(CatalogError, match=r"--attention-config\.a\.b: hardware b300 and feature tool_calling"):
-        resolve(clashing, Selection(recipe="b300_tp8"))
+        resolve(clashing, named(catalog, "b300_tp8"))
 
 
 def test_json_of_two_layers_has_both_origins(catalog: Catalog) -> None:
-    merged = resolve(with_json_flag(catalog, {"a": 1}, {"b": 2}), Selection(recipe="b300_tp8")).processes[0]
+    merged = resolve(with_json_flag(catalog, {"a": 1}, {"b": 2}), named(catalog, "b300_tp8")).processes[0]
     argument = next(a for a in merged.arguments if a.flag == "--attention-config")
     assert argument.words() == ("--attention-config", '{"a":1,"b":2}')
     assert [o.layer for o in argument.origins] == ["hardware b300", "feature tool_calling"]
 
 
 def test_a_model_folder_keeps_the_name_that_clients_use(catalog: Catalog) -> None:
-    deployment = resolve(catalog, Selection(recipe="b300_tp8", model="/data/k31", revision="abc123"))
+    deployment = resolve(catalog, named(catalog, "b300_tp8", model="/data/k31", revision="abc123"))
     argv = deployment.processes[0].argv
     assert argv[2] == "/data/k31"
     assert argv[argv.index("--served-model-name") + 1] == "moonshotai/Kimi-K3.1-Pro"
@@ -141,8 +142,8 @@ def test_an_override_that_cannot_be_is_an_error(catalog: Catalog, text: str, mes
 
 
 def test_an_unknown_recipe_names_the_nearest(catalog: Catalog) -> None:
-    with pytest.raises(InputError, match=r'"b300_tp"\. Did you mean b300_tp8\?'):
-        resolve(catalog, Selection(recipe="b300_tp"))
+    with pytest.raises(InputError, match=r'"b300_tp"\. Did you mean b300_tp8 or b300_tep'):
+        resolve(catalog, named(catalog, "b300_tp"))
 
 
 @given(st.lists(st.text(alphabet=string.ascii_lowercase + "-_=.{}[]\"'$ 0", min_size=1, max_size=20), max_size=4))
@@ -162,5 +163,5 @@ def test_any_override_resolves_or_is_a_clear_error(catalog: Catalog, texts: list
 )
 def test_overrides_of_json_win_key_by_key(catalog: Catalog, first: dict[str, int], second: dict[str, int]) -> None:
     overrides = tuple(Override(name="additional-config", value=dict(value)) for value in (first, second))
-    process = resolve(catalog, Selection(recipe="b300_tp8", overrides=overrides)).processes[0]
+    process = resolve(catalog, named(catalog, "b300_tp8", overrides=overrides)).processes[0]
     assert process.value("--additional-config") == {**first, **second}

@@ -159,7 +159,7 @@ def the_catalog(catalog: Catalog) -> Catalog:
 
 
 def staged(catalog: Catalog, runs: Path, now: datetime = NOW) -> Page:
-    (page,) = site.stage(catalog, runs, notebook.RECIPES, now)
+    (page,) = site.stage(catalog, runs, now)
     return page
 
 

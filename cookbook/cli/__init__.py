@@ -14,9 +14,11 @@ from cookbook.errors import CookbookError, Interrupted
 __all__ = ["main"]
 
 COMMANDS = {
-    "list": "The recipes, their hardware and their status.",
-    "show": "The exact commands of a recipe.",
+    "list": "The recipes, their status, and what goes with which hardware.",
+    "show": "The exact commands, for bash, docker, compose, slurm or kubernetes.",
     "check": "Hold commands against vLLM's own parser.",
+    "capacity": "What fits into the memory of a recipe's devices.",
+    "doctor": "Whether this machine has what a recipe needs.",
     "run": "Run a recipe under papermill: server, examples, checks, evidence.",
     "evidence": "What runs have recorded.",
     "site": "Build or serve the site.",

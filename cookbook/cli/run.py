@@ -11,12 +11,12 @@ import click
 from rich.console import Console
 
 from cookbook import notebook
-from cookbook.catalog import load
+from cookbook.catalog import Catalog
 from cookbook.cli import echo_json
+from cookbook.cli.options import catalog_option
 from cookbook.cli.tables import checks_table
 from cookbook.errors import InputError
 from cookbook.execute import execute
-from cookbook.resolve import select
 
 
 @click.command("run")
@@ -29,9 +29,11 @@ from cookbook.resolve import select
 @click.option("--time-limit", type=click.FloatRange(min=1), default=14400, show_default=True, metavar="SECONDS",
               help="Bound on the whole run.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON; progress goes to stderr.")
+@catalog_option
 @click.pass_context
 def command(
     ctx: click.Context,
+    catalog: Catalog,
     recipe: str,
     target: str,
     given: tuple[str, ...],
@@ -47,8 +49,7 @@ def command(
         cookbook run b300_tp8 --on cpu           a rehearsal
         cookbook run b300_tp8 --parameters base_url=http://127.0.0.1:8000
     """
-    catalog = load()
-    path = notebook.source(select(catalog, recipe))
+    path = notebook.source(catalog, recipe)
     known = notebook.parameters(path)
     parameters = notebook.values(recipe, known, given)
     if target == "cpu":

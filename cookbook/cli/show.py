@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from cookbook.catalog import load
+from cookbook.catalog import Catalog
 from cookbook.cli import echo_json
-from cookbook.formats import bash
-from cookbook.resolve import Selection, parse_override, resolve
+from cookbook.cli.options import catalog_option, selected, selection_options
+from cookbook.errors import InputError
+from cookbook.formats import FORMATS, render
+from cookbook.formats.bash import explain as rows
+from cookbook.resolve import resolve
 
 
 @click.command("show")
-@click.argument("recipe")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a flag or a VARIABLE; may repeat.")
+@selection_options
+@click.option("--format", "name", type=click.Choice(FORMATS), default="bash", show_default=True, help="As what.")
+@click.option("--node", type=click.IntRange(min=0), metavar="N", help="Only what runs on node N (bash and docker).")
 @click.option("--explain", is_flag=True, help="Why each flag is there, how sure that is, and its source.")
 @click.option("--json", "as_json", is_flag=True, help="The whole deployment, for a program.")
-def command(recipe: str, overrides: tuple[str, ...], *, explain: bool, as_json: bool) -> None:
-    """The exact commands of RECIPE, for bash, one flag a line.
+@catalog_option
+def command(catalog: Catalog, name: str, node: int | None, *, explain: bool, as_json: bool, **choice: Any) -> None:
+    """The exact commands of RECIPE, or of any hardware, strategy and features that go together.
 
     \b
         cookbook show b300_tp8
+        cookbook show gb300_pd --format slurm
         cookbook show b300_tp8 --set max-model-len=262144 --set no-enable-prefix-caching --set VLLM_LOGGING_LEVEL=DEBUG
+        cookbook show --hardware b300 --strategy single_node_tp --feature dcp --feature text_only
+        cookbook show gb300_pd --set decode:max-num-seqs=16 --node 2
     """
-    deployment = resolve(load(), Selection(recipe=recipe, overrides=tuple(map(parse_override, overrides))))
+    if node is not None and name not in {"bash", "docker"}:
+        raise InputError(f"--node does not go with --format {name}.", "Leave one of them out.")
+    deployment = resolve(catalog, selected(catalog, **choice))
     if as_json:
         echo_json(deployment.model_dump(mode="json"))
         return
-    click.echo(bash.render(deployment), nl=False)
+    click.echo(render(catalog, deployment, name, node), nl=False)
     if explain:
-        for row in bash.explain(deployment):
+        for row in rows(deployment):
             source = f" {row.source.title} {row.source.url or ''}".rstrip() if row.source else ""
             click.echo(f"\n{f'{row.name} {row.value}'.strip()}")
             click.echo(f"    {row.why}")

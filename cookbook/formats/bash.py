@@ -1,23 +1,20 @@
-"""A deployment as bash: one block a process, one flag a line, and the reason of each flag as a table."""
+"""A deployment as bash: one block a process, one flag a line, and the reason of each flag as a table.
+
+The head comes first. Where a deployment spans nodes, each block is for the node that it names, and the addresses of the
+others are shell variables that are explained at the top and have to be set on every node.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from cookbook.deployment import Basis, Deployment, Process, Source
+from cookbook.errors import InputError
+from cookbook.formats.words import argument_words, comment, header, quote, unsure
 
-__all__ = ["Row", "explain", "render"]
-
-
-UNSURE: dict[Basis, str] = {
-    "from_k3": "inferred from Kimi-K3, not stated for K3.1",
-    "vllm_source": "read in vLLM's source",
-    "inferred": "inferred, stated by nobody",
-    "unknown": "unknown",
-    "chosen": "our choice",
-}
+__all__ = ["Row", "addresses", "command_lines", "explain", "render"]
 
 
 @dataclass(frozen=True)
@@ -39,43 +36,74 @@ class Row:
     source: Source | None
 
 
-def render(deployment: Deployment) -> str:
-    """Text that bash runs as it is. Values are quoted; comments cannot be broken out of."""
-    lines = [_comment(f"{deployment.title} ({deployment.recipe})")]
-    if deployment.image:
-        basis = deployment.image.origin.basis
-        lines.append(_comment(f"image: {deployment.image.tag}{'' if basis == 'stated' else f' ({basis})'}"))
-    lines += [_comment(f"{notice.kind}: {notice.text}") for notice in deployment.notices]
-    for process in deployment.processes:
-        lines += ["", *_process(process)]
+def render(deployment: Deployment, node: int | None = None) -> str:
+    """Text that bash runs as it is. Values are quoted; comments cannot be broken out of.
+
+    Args:
+        deployment: What to render.
+        node: Only what runs on this node; None for all, a block a process.
+
+    Raises:
+        InputError: There is no such node.
+    """
+    processes = [p for p in deployment.processes if node is None or p.node == node]
+    if not processes:
+        raise InputError(f"There is no node {node}.", f"The nodes are 0 to {deployment.nodes - 1}.")
+    lines = list(header(deployment))
+    if deployment.install:
+        lines += ["", comment("Once, on every node:")]
+        lines += [comment(step.command) for step in deployment.install]
+    lines += addresses(deployment, processes)
+    for process in processes:
+        lines += ["", *_process(process, deployment.nodes)]
+    # A router runs beside a server, so the first of the two must not hold the shell.
+    if node is not None and len(processes) > 1:
+        lines.append("wait")
+        lines = [f"{line} &" if _ends_command(lines, index) else line for index, line in enumerate(lines)]
     return "\n".join(lines) + "\n"
 
 
-def _process(process: Process) -> Iterator[str]:
-    yield _comment(f"{process.name}, role {process.role}, node {process.node}")
-    yield from _unsure(process)
-    words = [f"{variable.name}={shlex.quote(variable.value)}" for variable in process.environment]
-    words.append(shlex.join(process.program))
-    words += [f"  {shlex.join(argument.words())}" for argument in process.arguments]
-    yield " \\\n".join(words)
+def addresses(deployment: Deployment, processes: Iterable[Process]) -> list[str]:
+    """Lines that name each address which the processes need, and stop a shell in which it is not set."""
+    used = {name for process in processes for name in process.variables}
+    if not used:
+        return []
+    known = [address for address in deployment.addresses if address.name in used]
+    lines = [f': "${{{address.name}:?{address.meaning}}}"' for address in known]
+    return ["", comment("Set these first, on every node:"), *lines]
 
 
-def _unsure(process: Process) -> Iterator[str]:
-    """Which flags and variables are not stated for this model: in a comment, as a line that goes on cannot have one."""
-    for basis, words in UNSURE.items():
-        names = [a.flag for a in process.arguments if any(origin.basis == basis for origin in a.origins)]
-        names += [v.name for v in process.environment if v.origin.basis == basis]
-        if names:
-            yield _comment(f"{words}: {', '.join(names)}")
+def _ends_command(lines: list[str], index: int) -> bool:
+    return index > 0 and lines[index - 1].endswith(" \\") and not lines[index].endswith(" \\")
 
 
-def _comment(text: str) -> str:
-    return f"# {' '.join(text.split())}"
+def _process(process: Process, nodes: int) -> Iterator[str]:
+    head = " (head)" if process.node == 0 and nodes > 1 else ""
+    yield comment(f"{process.name}, role {process.role}, node {process.node}{head}")
+    yield from unsure(process)
+    yield from command_lines(process)
+
+
+def command_lines(process: Process, prefix: tuple[str, ...] = ()) -> Iterator[str]:
+    """The command of a process: a variable and a flag a line, each but the last continued.
+
+    Args:
+        process: What to start.
+        prefix: Lines in front of the program and after the variables, already quoted.
+    """
+    words = [f"{variable.name}={quote(variable.value, variable.variables)}" for variable in process.environment]
+    words += [*prefix, shlex.join(process.program)]
+    for argument in process.arguments:
+        words.append("  " + " ".join(quote(word, variables) for word, variables in argument_words(argument)))
+    last = len(words) - 1
+    for index, line in enumerate(words):
+        yield line if index == last else f"{line} \\"
 
 
 def explain(deployment: Deployment) -> tuple[Row, ...]:
-    """A row for each reason of each flag and variable, in the order of the commands."""
-    return tuple(row for process in deployment.processes for row in _reasons(process, deployment.sources))
+    """A row for each reason of each flag and variable, in the order of the commands; the same row stands once."""
+    rows = (row for process in deployment.processes for row in _reasons(process, deployment.sources))
+    return tuple(dict.fromkeys(rows))
 
 
 def _reasons(process: Process, sources: dict[str, Source]) -> Iterator[Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import typing
 from argparse import ArgumentParser
@@ -12,8 +13,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, TypeAdapter
 
 from cookbook.errors import InputError
-from cookbook.parser.engine import Engine
+from cookbook.parser.engine import REMEMBERED, Engine
 from cookbook.parser.quiet import quiet
+from cookbook.parser.shapes import shape
 from cookbook.parser.tables import Tables
 
 __all__ = ["load_engine"]
@@ -64,6 +66,7 @@ def _tables() -> Tables:
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory  # noqa: PLC0415
     from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS  # noqa: PLC0415
     from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER  # noqa: PLC0415
+    from vllm.model_executor.models import ModelRegistry  # noqa: PLC0415
     from vllm.reasoning import ReasoningParserManager  # noqa: PLC0415
     from vllm.tokenizers.registry import TokenizerRegistry  # noqa: PLC0415
     from vllm.tool_parsers import ToolParserManager  # noqa: PLC0415
@@ -82,9 +85,32 @@ def _tables() -> Tables:
         speculative=dict(_speculative(config.SpeculativeConfig, backend)),
         speculative_methods=methods,
         drafting_methods=frozenset(name for name in methods if _needs_model(config.SpeculativeConfig, name)),
-        configs={name: kind for name, kind in vars(config).items() if hasattr(kind, "__pydantic_fields__")},
-        variables=dict(envs.environment_variables),
+        configs={
+            name: shape(TypeAdapter(kind).core_schema)
+            for name, kind in vars(config).items()
+            if hasattr(kind, "__pydantic_fields__")
+        },
+        variables={name: _reader(name, read) for name, read in envs.environment_variables.items()},
+        architectures=frozenset(ModelRegistry.get_supported_archs()),
     )
+
+
+def _reader(name: str, read: Callable[[], object]) -> Callable[[str], object]:
+    """What vLLM makes of a value of the variable `name`; it reads nothing but this process's environment."""
+
+    @functools.lru_cache(maxsize=REMEMBERED)
+    def of(value: str) -> object:
+        before = os.environ.get(name)
+        os.environ[name] = value
+        try:
+            return read()
+        finally:
+            if before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
+
+    return of
 
 
 def _speculative(config: Any, backend: Callable[[Any], Any]) -> Iterator[tuple[str, TypeAdapter[Any]]]:

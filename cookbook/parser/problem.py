@@ -12,7 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-__all__ = ["Problem", "Reason", "nearest", "reasons"]
+from cookbook.parser.shapes import Shape, keys
+
+__all__ = ["Problem", "Reason", "nearest", "reasons", "split"]
 
 NO_SUCH_KEY = {"unexpected_keyword_argument", "extra_forbidden"}
 CHOICES = re.compile(r"\s*(?:\(choose from|Valid options(?: are)?:|Valid kinds are:)(.*)", re.DOTALL)
@@ -56,13 +58,13 @@ def nearest(name: str, names: Collection[str]) -> tuple[str, ...]:
     return tuple(folded[match] for match in difflib.get_close_matches(name.lower(), folded, n=3))
 
 
-def reasons(error: BaseException, value: str, configs: Mapping[str, type]) -> Iterator[Reason]:
+def reasons(error: BaseException, value: str, configs: Mapping[str, Shape]) -> Iterator[Reason]:
     """One reason for each mistake that `error` tells of.
 
     Args:
         error: What parsing raised; the errors that it came from hold the details.
         value: The text that was parsed.
-        configs: Dataclasses of vLLM by name, whose fields are the keys that exist.
+        configs: What vLLM's dataclasses take, by name: their keys are those that exist.
     """
     causes = tuple(_causes(error))
     validation = next((cause for cause in causes if isinstance(cause, ValidationError)), None)
@@ -72,8 +74,16 @@ def reasons(error: BaseException, value: str, configs: Mapping[str, type]) -> It
     elif decoding := next((cause for cause in causes if isinstance(cause, json.JSONDecodeError)), None):
         yield Reason((), f"It is not JSON: {_sentence(str(decoding))}")
     else:
-        text, _, choices = _split(str(error))
+        text, _, choices = split(str(error))
         yield Reason((), _sentence(text), nearest(value, choices))
+
+
+def split(text: str) -> tuple[str, bool, Sequence[str]]:
+    """A message, whether it lists what would have been right, and that list."""
+    match = CHOICES.search(text)
+    if match is None:
+        return text, False, ()
+    return text[: match.start()], True, re.findall(r"[\w.+-]+", match[1])
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -83,31 +93,14 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or current.__context__
 
 
-def _of_key(detail: Mapping[str, Any], config: type | None) -> Reason:
+def _of_key(detail: Mapping[str, Any], config: Shape | None) -> Reason:
     path = tuple(map(str, detail["loc"]))
     if detail["type"] in NO_SUCH_KEY:
-        return Reason(path, "There is no such key.", nearest(path[-1], _keys(config, path[:-1])))
-    text, found, choices = _split(detail["msg"].removeprefix("Value error, "))
+        return Reason(path, "There is no such key.", nearest(path[-1], keys(config, path[:-1])))
+    text, found, choices = split(detail["msg"].removeprefix("Value error, "))
     if not found:
         choices = re.findall(r"'([^']+)'", text) if detail["type"] == "literal_error" else ()
     return Reason(path, _sentence(text), nearest(str(detail["input"]), choices))
-
-
-def _keys(config: Any, path: Sequence[str]) -> tuple[str, ...]:
-    """The keys that exist at `path` inside `config`; none where that cannot be told."""
-    for step in path:
-        field = getattr(config, "__pydantic_fields__", {}).get(step)
-        hints = () if field is None else (field.annotation, *typing.get_args(field.annotation))
-        config = next((hint for hint in hints if hasattr(hint, "__pydantic_fields__")), None)
-    return tuple(getattr(config, "__pydantic_fields__", ()))
-
-
-def _split(text: str) -> tuple[str, bool, Sequence[str]]:
-    """A message, whether it lists what would have been right, and that list."""
-    match = CHOICES.search(text)
-    if match is None:
-        return text, False, ()
-    return text[: match.start()], True, re.findall(r"[\w.+-]+", match[1])
 
 
 def _sentence(text: str) -> str:

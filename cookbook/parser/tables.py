@@ -8,6 +8,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from cookbook.parser.shapes import Shape
+
 __all__ = ["Tables"]
 
 
@@ -26,8 +28,9 @@ class Tables:
         speculative: The keys of `--speculative-config` and what each takes.
         speculative_methods: Values of its key `method`.
         drafting_methods: Those of them that need the key `model`.
-        configs: Dataclasses of vLLM by name.
-        variables: Environment variables that vLLM reads, and what reads each out of this process's environment.
+        configs: What vLLM's dataclasses take as JSON, by name.
+        variables: Environment variables that vLLM reads, and what reads a value of each; it raises if that is wrong.
+        architectures: Names of models that vLLM itself holds the code of.
     """
 
     attention_backends: frozenset[str]
@@ -40,5 +43,6 @@ class Tables:
     speculative: Mapping[str, TypeAdapter[Any]]
     speculative_methods: frozenset[str]
     drafting_methods: frozenset[str]
-    configs: Mapping[str, type]
-    variables: Mapping[str, Callable[[], object]]
+    configs: Mapping[str, Shape]
+    variables: Mapping[str, Callable[[str], object]]
+    architectures: frozenset[str]

@@ -1,0 +1,32 @@
+# B300: tensor parallel 8 (b300_tp8)
+# image: vllm/vllm-openai:kimi-k31 (inferred)
+# unverified: The source states the layout for this model, and not its flags: these come from the recipe of Kimi-K3.
+
+# engine-0, role engine, node 0
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --gpu-memory-utilization, --load-format, --no-enable-flashinfer-autotune, --kv-cache-dtype, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, VLLM_ENGINE_READY_TIMEOUT_S, VLLM_ALLREDUCE_USE_FLASHINFER, VLLM_USE_V2_MODEL_RUNNER, VLLM_USE_RUST_FRONTEND
+# our choice: --host
+docker run --rm --name kimi-k31-engine-0 \
+  --gpus all \
+  --ipc=host \
+  --publish 127.0.0.1:8000:8000 \
+  --volume "${HF_HOME:-$HOME/.cache/huggingface}:/root/.cache/huggingface" \
+  --env HF_TOKEN \
+  --env VLLM_ENGINE_READY_TIMEOUT_S=3600 \
+  --env VLLM_ALLREDUCE_USE_FLASHINFER=1 \
+  --env VLLM_USE_V2_MODEL_RUNNER=1 \
+  --env VLLM_USE_RUST_FRONTEND=1 \
+  --entrypoint vllm \
+  vllm/vllm-openai:kimi-k31 serve moonshotai/Kimi-K3.1-Pro \
+  --trust-remote-code \
+  --max-model-len 1048576 \
+  --enable-prefix-caching \
+  --gpu-memory-utilization 0.95 \
+  --load-format fastsafetensors \
+  --no-enable-flashinfer-autotune \
+  --kv-cache-dtype fp8 \
+  --tensor-parallel-size 8 \
+  --enable-auto-tool-choice \
+  --tool-call-parser kimi_k3 \
+  --reasoning-parser kimi_k3 \
+  --host 0.0.0.0 \
+  --port 8000

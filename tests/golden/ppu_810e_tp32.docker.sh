@@ -1,0 +1,66 @@
+# Zhenwu 810E: tensor and expert parallel 32 (ppu_810e_tp32)
+# image: registry.example/vllm:your-build (chosen)
+# unverified: The source states the layout, the quantisation and that speculative decoding is off. Image, variables and flags beyond these are inferred from the plugin's source.
+
+# Set these first, on every node:
+: "${HEAD_IP:?Address of the head, on the network between the nodes.}"
+
+# engine-0, role engine, node 0 (head)
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --nnodes, --node-rank, --master-addr, VLLM_ENGINE_READY_TIMEOUT_S
+# read in vLLM's source: VLLM_PLUGINS
+# inferred, stated by nobody: VLLM_SAIL_USE_PLA
+# our choice: --host
+docker run --rm --name kimi-k31-engine-0 \
+  --privileged \
+  --ipc=host \
+  --network host \
+  --volume "${HF_HOME:-$HOME/.cache/huggingface}:/root/.cache/huggingface" \
+  --env HF_TOKEN \
+  --env VLLM_ENGINE_READY_TIMEOUT_S=3600 \
+  --env VLLM_PLUGINS=ppu \
+  --env VLLM_SAIL_USE_PLA=1 \
+  --entrypoint vllm \
+  registry.example/vllm:your-build serve moonshotai/Kimi-K3.1-Pro \
+  --trust-remote-code \
+  --max-model-len 1048576 \
+  --enable-prefix-caching \
+  --moe-backend ppu_deep_gemm_w4a16 \
+  --tensor-parallel-size 32 \
+  --enable-expert-parallel \
+  --enable-auto-tool-choice \
+  --tool-call-parser kimi_k3 \
+  --reasoning-parser kimi_k3 \
+  --nnodes 2 \
+  --node-rank 0 \
+  --master-addr "${HEAD_IP}" \
+  --host 127.0.0.1 \
+  --port 8000
+
+# engine-1, role engine, node 1
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S
+# read in vLLM's source: VLLM_PLUGINS
+# inferred, stated by nobody: VLLM_SAIL_USE_PLA
+docker run --rm --name kimi-k31-engine-1 \
+  --privileged \
+  --ipc=host \
+  --network host \
+  --volume "${HF_HOME:-$HOME/.cache/huggingface}:/root/.cache/huggingface" \
+  --env HF_TOKEN \
+  --env VLLM_ENGINE_READY_TIMEOUT_S=3600 \
+  --env VLLM_PLUGINS=ppu \
+  --env VLLM_SAIL_USE_PLA=1 \
+  --entrypoint vllm \
+  registry.example/vllm:your-build serve moonshotai/Kimi-K3.1-Pro \
+  --trust-remote-code \
+  --max-model-len 1048576 \
+  --enable-prefix-caching \
+  --moe-backend ppu_deep_gemm_w4a16 \
+  --tensor-parallel-size 32 \
+  --enable-expert-parallel \
+  --enable-auto-tool-choice \
+  --tool-call-parser kimi_k3 \
+  --reasoning-parser kimi_k3 \
+  --nnodes 2 \
+  --node-rank 1 \
+  --master-addr "${HEAD_IP}" \
+  --headless

@@ -1,0 +1,124 @@
+# Zhenwu M890: TP8, DP4, EP32 (ppu_m890_dep32)
+# image: registry.example/vllm:your-build (chosen)
+# unverified: The source states the layout, the quantisation and that speculative decoding is off. Image, variables and flags beyond these are inferred from the plugin's source.
+
+# Set these first, on every node:
+: "${HEAD_IP:?Address of the head, on the network between the nodes.}"
+
+# engine-0, role engine, node 0 (head)
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, VLLM_ENGINE_READY_TIMEOUT_S
+# read in vLLM's source: VLLM_PLUGINS
+# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-start-rank, --data-parallel-address, VLLM_SAIL_USE_PLA
+# our choice: --host
+docker run --rm --name kimi-k31-engine-0 \
+  --privileged \
+  --ipc=host \
+  --network host \
+  --volume "${HF_HOME:-$HOME/.cache/huggingface}:/root/.cache/huggingface" \
+  --env HF_TOKEN \
+  --env VLLM_ENGINE_READY_TIMEOUT_S=3600 \
+  --env VLLM_PLUGINS=ppu \
+  --env VLLM_SAIL_USE_PLA=1 \
+  --entrypoint vllm \
+  registry.example/vllm:your-build serve moonshotai/Kimi-K3.1-Pro \
+  --trust-remote-code \
+  --max-model-len 1048576 \
+  --enable-prefix-caching \
+  --tensor-parallel-size 8 \
+  --enable-expert-parallel \
+  --enable-auto-tool-choice \
+  --tool-call-parser kimi_k3 \
+  --reasoning-parser kimi_k3 \
+  --data-parallel-size 4 \
+  --data-parallel-size-local 1 \
+  --data-parallel-start-rank 0 \
+  --data-parallel-address "${HEAD_IP}" \
+  --host 127.0.0.1 \
+  --port 8000
+
+# engine-1, role engine, node 1
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --headless, VLLM_ENGINE_READY_TIMEOUT_S
+# read in vLLM's source: VLLM_PLUGINS
+# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-start-rank, --data-parallel-address, VLLM_SAIL_USE_PLA
+docker run --rm --name kimi-k31-engine-1 \
+  --privileged \
+  --ipc=host \
+  --network host \
+  --volume "${HF_HOME:-$HOME/.cache/huggingface}:/root/.cache/huggingface" \
+  --env HF_TOKEN \
+  --env VLLM_ENGINE_READY_TIMEOUT_S=3600 \
+  --env VLLM_PLUGINS=ppu \
+  --env VLLM_SAIL_USE_PLA=1 \
+  --entrypoint vllm \
+  registry.example/vllm:your-build serve moonshotai/Kimi-K3.1-Pro \
+  --trust-remote-code \
+  --max-model-len 1048576 \
+  --enable-prefix-caching \
+  --tensor-parallel-size 8 \
+  --enable-expert-parallel \
+  --enable-auto-tool-choice \
+  --tool-call-parser kimi_k3 \
+  --reasoning-parser kimi_k3 \
+  --data-parallel-size 4 \
+  --data-parallel-size-local 1 \
+  --data-parallel-start-rank 1 \
+  --data-parallel-address "${HEAD_IP}" \
+  --headless
+
+# engine-2, role engine, node 2
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --headless, VLLM_ENGINE_READY_TIMEOUT_S
+# read in vLLM's source: VLLM_PLUGINS
+# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-start-rank, --data-parallel-address, VLLM_SAIL_USE_PLA
+docker run --rm --name kimi-k31-engine-2 \
+  --privileged \
+  --ipc=host \
+  --network host \
+  --volume "${HF_HOME:-$HOME/.cache/huggingface}:/root/.cache/huggingface" \
+  --env HF_TOKEN \
+  --env VLLM_ENGINE_READY_TIMEOUT_S=3600 \
+  --env VLLM_PLUGINS=ppu \
+  --env VLLM_SAIL_USE_PLA=1 \
+  --entrypoint vllm \
+  registry.example/vllm:your-build serve moonshotai/Kimi-K3.1-Pro \
+  --trust-remote-code \
+  --max-model-len 1048576 \
+  --enable-prefix-caching \
+  --tensor-parallel-size 8 \
+  --enable-expert-parallel \
+  --enable-auto-tool-choice \
+  --tool-call-parser kimi_k3 \
+  --reasoning-parser kimi_k3 \
+  --data-parallel-size 4 \
+  --data-parallel-size-local 1 \
+  --data-parallel-start-rank 2 \
+  --data-parallel-address "${HEAD_IP}" \
+  --headless
+
+# engine-3, role engine, node 3
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --headless, VLLM_ENGINE_READY_TIMEOUT_S
+# read in vLLM's source: VLLM_PLUGINS
+# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-start-rank, --data-parallel-address, VLLM_SAIL_USE_PLA
+docker run --rm --name kimi-k31-engine-3 \
+  --privileged \
+  --ipc=host \
+  --network host \
+  --volume "${HF_HOME:-$HOME/.cache/huggingface}:/root/.cache/huggingface" \
+  --env HF_TOKEN \
+  --env VLLM_ENGINE_READY_TIMEOUT_S=3600 \
+  --env VLLM_PLUGINS=ppu \
+  --env VLLM_SAIL_USE_PLA=1 \
+  --entrypoint vllm \
+  registry.example/vllm:your-build serve moonshotai/Kimi-K3.1-Pro \
+  --trust-remote-code \
+  --max-model-len 1048576 \
+  --enable-prefix-caching \
+  --tensor-parallel-size 8 \
+  --enable-expert-parallel \
+  --enable-auto-tool-choice \
+  --tool-call-parser kimi_k3 \
+  --reasoning-parser kimi_k3 \
+  --data-parallel-size 4 \
+  --data-parallel-size-local 1 \
+  --data-parallel-start-rank 3 \
+  --data-parallel-address "${HEAD_IP}" \
+  --headless
