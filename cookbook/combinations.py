@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import combinations as subsets
 
 from cookbook.catalog import Catalog
+from cookbook.commands import allowed
 from cookbook.deployment import Frozen
 from cookbook.errors import InputError
-from cookbook.resolve import allowed
 from cookbook.selection import Selection, named
 
 __all__ = ["Cell", "every", "matrix"]

@@ -15,7 +15,7 @@ from cookbook.catalog.schema import RehearsalEntry, Rule
 from cookbook.deployment import Argument, Claim, Deployment, EnvVar, Frozen, Notice, Origin, Process
 from cookbook.errors import CatalogError, InputError
 from cookbook.evidence import Substitution
-from cookbook.resolve import OVERRIDES
+from cookbook.layers import OVERRIDES
 
 __all__ = ["Cpu", "Rehearsal", "rehearse", "threads_bind"]
 

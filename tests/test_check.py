@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from cookbook.catalog import Catalog, load
 from cookbook.cli import main
 from cookbook.combinations import every
+from cookbook.commands import commands
 from cookbook.parser import Engine, check_processes, load_engine
-from cookbook.resolve import commands
 from cookbook.selection import Selection, named, parse_override
 
 

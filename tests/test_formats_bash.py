@@ -185,8 +185,8 @@ def test_a_stated_image_carries_no_mark() -> None:
     assert "# image: vllm/vllm-openai:some" in comments(render(deployment(image=image("stated"))))
 
 
-def test_without_an_image_there_is_no_line_about_one() -> None:
-    assert "image:" not in render(deployment())
+def test_without_an_image_the_text_says_so() -> None:
+    assert "# image: none is published or named by a source" in comments(render(deployment(process(), image=None)))
 
 
 @settings(deadline=None, max_examples=60)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from cookbook.deployment import Argument, Deployment, EnvVar, Origin, Process
 from cookbook.errors import InputError
+from cookbook.layers import OVERRIDES
 from cookbook.parser import Engine, Foreign, Names, Problem, Stale, check, load_engine
 from cookbook.rehearse import Rehearsal
-from cookbook.resolve import OVERRIDES
 
 ORIGIN = Origin(layer="test", why="Test.", basis="chosen")
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_producer", "kv_load_failure_policy": "fail"}

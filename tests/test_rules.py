@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from cookbook.capacity import offload_bytes_per_device
 from cookbook.catalog import Catalog
 from cookbook.combinations import every
+from cookbook.commands import allowed, commands
 from cookbook.deployment import Deployment
 from cookbook.errors import CookbookError, InputError, RuleError
-from cookbook.resolve import allowed, commands, nearest_allowed, resolve
+from cookbook.nearest import nearest_allowed
+from cookbook.resolve import resolve
 from cookbook.selection import Selection, named, parse_override
 
 B300 = {"hardware": "b300", "strategy": "single_node_tp"}
@@ -116,6 +118,7 @@ def test_what_is_at_most_seven_may_be_seven(catalog: Catalog) -> None:
     [
         (TEP, ("low_latency",), (), "--hardware b300 --strategy single_node_tep."),
         (TPU, ("dcp",), (), "--hardware tpu_v7x --strategy multi_node_tep --feature dcp --feature text_only."),
+        (TPU, ("spec_decoding",), (), "--hardware tpu_v7x --strategy multi_node_tep --feature text_only."),
         (PPU, ("reasoning", "spec_decoding"), (), "--hardware ppu_810e --strategy multi_node_tep --feature reasoning."),
         (B300, ("kv_offload",), ("no-enable-prefix-caching",), "the same without --set no-enable-prefix-caching."),
     ],

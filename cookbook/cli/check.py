@@ -13,9 +13,10 @@ from cookbook.catalog import Catalog
 from cookbook.cli import echo_json
 from cookbook.cli.options import catalog_option
 from cookbook.combinations import every
+from cookbook.commands import commands
 from cookbook.deployment import Process
 from cookbook.errors import ChecksFailed, InputError
-from cookbook.resolve import commands, resolve
+from cookbook.resolve import resolve
 from cookbook.selection import named, parse_override
 
 if TYPE_CHECKING:

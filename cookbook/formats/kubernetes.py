@@ -24,11 +24,11 @@ import yaml
 from cookbook.capacity import GIB, offload_bytes_per_device
 from cookbook.catalog import Catalog
 from cookbook.catalog.schema import HardwareEntry, VendorEntry
+from cookbook.commands import LOOPBACK
 from cookbook.deployment import Argument, Deployment, Process, Role
 from cookbook.errors import CatalogError, InputError
 from cookbook.formats.docker import CACHE, image_of
 from cookbook.formats.words import comment, container_command, header, unsure, variable_value
-from cookbook.resolve import LOOPBACK
 
 __all__ = ["dump", "lines_of", "ready_timeout", "render", "resource_name"]
 

@@ -81,7 +81,7 @@ def _stale(process: Process, stale: Mapping[str, Stale]) -> Iterator[Problem]:
 
 
 def _unlisted(process: Process, engine: Engine, foreign: Pairs, stale: Mapping[str, Stale]) -> Iterator[Problem]:
-    from cookbook.resolve import OVERRIDES  # noqa: PLC0415  # it imports the catalog, which holds these names
+    from cookbook.layers import OVERRIDES  # noqa: PLC0415  # it imports the catalog, which holds these names
 
     for variable in process.environment:
         name = variable.name

@@ -307,7 +307,7 @@ docker run --rm --name kimi-k31-decode-3 \
 
 # router-0, role router, node 0 (head)
 # inferred from Kimi-K3, not stated for K3.1: --vllm-pd-disaggregation, --prefill, --decode, --policy, --intra-node-data-parallel-size
-# our choice: --host
+# our choice: --worker-startup-timeout-secs, --host
 # The image holds no router: pip install vllm-router==0.1.17
 vllm-router \
   --vllm-pd-disaggregation \
@@ -318,5 +318,6 @@ vllm-router \
   --decode "http://${DECODE_3_IP}:8002" \
   --policy round_robin \
   --intra-node-data-parallel-size 1 \
+  --worker-startup-timeout-secs 3600 \
   --host 127.0.0.1 \
   --port 8000

@@ -259,7 +259,7 @@ vllm serve moonshotai/Kimi-K3.1-Pro \
 
 # router-0, role router, node 0 (head)
 # inferred from Kimi-K3, not stated for K3.1: --vllm-pd-disaggregation, --prefill, --decode, --policy, --intra-node-data-parallel-size
-# our choice: --host
+# our choice: --worker-startup-timeout-secs, --host
 vllm-router \
   --vllm-pd-disaggregation \
   --prefill "http://${PREFILL_0_IP}:8001" \
@@ -269,5 +269,6 @@ vllm-router \
   --decode "http://${DECODE_3_IP}:8002" \
   --policy round_robin \
   --intra-node-data-parallel-size 1 \
+  --worker-startup-timeout-secs 3600 \
   --host 127.0.0.1 \
   --port 8000
