@@ -95,7 +95,10 @@ def _left_out(entries: Iterable[Substitution]) -> str:
 def requirements(catalog: Catalog, deployment: Deployment) -> str:
     """What has to be there, each statement with how sure it is and its source."""
     hardware = catalog.hardware[deployment.hardware]
-    facts = [*hardware.requirements, *catalog.model.requirements]
+    strategy = catalog.strategies[deployment.strategy]
+    features = (catalog.features[name] for name in deployment.features)
+    facts = [*hardware.requirements, *strategy.requirements, *(one for f in features for one in f.requirements)]
+    facts += catalog.model.requirements
     if deployment.image:
         origin = deployment.image.origin
         text = f"The image `{deployment.image.tag}`. {origin.why}"

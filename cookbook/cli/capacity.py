@@ -51,7 +51,7 @@ def command(catalog: Catalog, context_tokens: int | None, sequences: int, *, as_
         return
     click.echo(f"{deployment.title} ({deployment.recipe})")
     for notice in deployment.notices:
-        if notice.kind == "preview":
+        if notice.kind in {"preview", "unverified"}:
             click.echo(f"{notice.kind}: {notice.text}")
     for one in found:
         click.echo()

@@ -40,7 +40,11 @@ def command(catalog: Catalog, node: int, *, as_json: bool, **choice: Any) -> Non
     if as_json:
         echo_json([finding.model_dump(mode="json") for finding in findings])
     else:
-        click.echo(f"{deployment.title} ({deployment.recipe}), node {node} of {deployment.nodes}\n")
+        click.echo(f"{deployment.title} ({deployment.recipe}), node {node} of {deployment.nodes}")
+        for notice in deployment.notices:
+            if notice.kind in {"preview", "unverified"}:
+                click.echo(f"{notice.kind}: {notice.text}")
+        click.echo()
         width = max(len(finding.what) for finding in findings)
         for finding in findings:
             click.echo(f"{MARK[finding.state]:<8} {finding.what:<{width}}  {finding.found}")

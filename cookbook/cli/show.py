@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from cookbook.catalog import Catalog
 from cookbook.cli import echo_json
 from cookbook.cli.options import catalog_option, selected, selection_options
+from cookbook.deployment import Deployment, Source
 from cookbook.errors import InputError
 from cookbook.formats import FORMATS, render
 from cookbook.formats.bash import explain as rows
@@ -40,8 +42,25 @@ def command(catalog: Catalog, name: str, node: int | None, *, explain: bool, as_
         return
     click.echo(render(catalog, deployment, name, node), nl=False)
     if explain:
-        for row in rows(deployment):
-            source = f" {row.source.title} {row.source.url or ''}".rstrip() if row.source else ""
-            click.echo(f"\n{f'{row.name} {row.value}'.strip()}")
-            click.echo(f"    {row.why}")
-            click.echo(f"    [{row.basis}, {row.layer}]{source}")
+        for what, why, mark, source in _reasons(catalog, deployment):
+            where = f" {source.title} {source.url or ''}".rstrip() if source else ""
+            click.echo(f"\n{what}\n    {why}\n    [{mark}]{where}")
+
+
+def _reasons(catalog: Catalog, deployment: Deployment) -> Iterator[tuple[str, str, str, Source | None]]:
+    """Name, reason, how sure that is and from which layer, and source: layout, image, flags, published figures."""
+
+    def known(key: str | None) -> Source | None:
+        return catalog.sources[key] if key else None
+
+    placement = catalog.hardware[deployment.hardware].strategies[deployment.strategy]
+    yield f"{deployment.strategy} on {deployment.hardware}", placement.why, placement.basis, known(placement.source)
+    if deployment.image:
+        origin = deployment.image.origin
+        yield f"image {deployment.image.tag}", origin.why, f"{origin.basis}, {origin.layer}", known(origin.source)
+    for step in deployment.install:
+        yield step.command, step.origin.why, f"{step.origin.basis}, {step.origin.layer}", known(step.origin.source)
+    for row in rows(deployment):
+        yield f"{row.name} {row.value}".strip(), row.why, f"{row.basis}, {row.layer}", row.source
+    for claim in deployment.claims:
+        yield f"published: {claim.name}", claim.statement, claim.basis, known(claim.source)

@@ -282,9 +282,7 @@ def _router(plan: _Plan, process: Process) -> Iterator[tuple[list[str], Document
             f"router: it takes the engine's image, in which {process.program[0]} has to be. No published one is said "
             "to hold it: add it with pip, and name your image with --image. It needs no devices."
         ),
-        comment(
-            "It listens once the servers are healthy, and ends after 10 minutes without: it is restarted until then."
-        ),
+        comment("It listens once the servers are healthy."),
         *unsure(process),
     ]
     yield remarks, document

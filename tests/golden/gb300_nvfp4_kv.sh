@@ -8,7 +8,7 @@
 
 # engine-0, role engine, node 0 (head)
 # inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --gpu-memory-utilization, --load-format, --no-enable-flashinfer-autotune, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --nnodes, --node-rank, --master-addr, VLLM_ENGINE_READY_TIMEOUT_S, VLLM_ALLREDUCE_USE_FLASHINFER, VLLM_USE_V2_MODEL_RUNNER, VLLM_USE_RUST_FRONTEND, NCCL_CUMEM_ENABLE, NCCL_MNNVL_ENABLE, NCCL_NVLS_ENABLE
-# read in vLLM's source: --kv-cache-dtype
+# read in vLLM's source: --kv-cache-dtype, --attention-config
 # our choice: --host
 VLLM_ENGINE_READY_TIMEOUT_S=3600 \
 VLLM_ALLREDUCE_USE_FLASHINFER=1 \
@@ -38,7 +38,7 @@ vllm serve moonshotai/Kimi-K3.1-Pro \
 
 # engine-1, role engine, node 1
 # inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --gpu-memory-utilization, --load-format, --no-enable-flashinfer-autotune, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S, VLLM_ALLREDUCE_USE_FLASHINFER, VLLM_USE_V2_MODEL_RUNNER, VLLM_USE_RUST_FRONTEND, NCCL_CUMEM_ENABLE, NCCL_MNNVL_ENABLE, NCCL_NVLS_ENABLE
-# read in vLLM's source: --kv-cache-dtype
+# read in vLLM's source: --kv-cache-dtype, --attention-config
 VLLM_ENGINE_READY_TIMEOUT_S=3600 \
 VLLM_ALLREDUCE_USE_FLASHINFER=1 \
 VLLM_USE_V2_MODEL_RUNNER=1 \

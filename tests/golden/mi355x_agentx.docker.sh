@@ -5,7 +5,7 @@
 # unverified: The parts of this configuration and its concurrency of 48 are stated; its values are not, and are those of a benchmark of Kimi-K3 or inferred.
 
 # engine-0, role engine, node 0
-# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --load-format, --gpu-memory-utilization, --mm-encoder-tp-mode, --max-num-batched-tokens, --compilation-config, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --speculative-config, --kv-cache-dtype, VLLM_ENGINE_READY_TIMEOUT_S, SAFETENSORS_FAST_GPU, AITER_BF16_FP8_MOE_BOUND, VLLM_USE_BREAKABLE_CUDAGRAPH, VLLM_ROCM_USE_AITER_MOE_SITUV2, PYTHONHASHSEED, VLLM_ROCM_AITER_MLA_ASM_PADDING, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --load-format, --gpu-memory-utilization, --mm-encoder-tp-mode, --max-num-batched-tokens, --compilation-config, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --speculative-config, --kv-cache-dtype, VLLM_ENGINE_READY_TIMEOUT_S, VLLM_ROCM_USE_AITER, SAFETENSORS_FAST_GPU, AITER_BF16_FP8_MOE_BOUND, VLLM_USE_BREAKABLE_CUDAGRAPH, VLLM_ROCM_USE_AITER_MOE_SITUV2, PYTHONHASHSEED, VLLM_ROCM_AITER_MLA_ASM_PADDING, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS
 # inferred, stated by nobody: --max-num-seqs, --dcp-comm-backend
 # our choice: --host
 docker run --rm --name kimi-k31-engine-0 \

@@ -3,7 +3,7 @@
 # unverified: The source states tensor parallel 8 with AMD's AITER environment and this image, and not the flags: these come from the recipe of Kimi-K3. Only the tuned AgentX configuration is said to have run.
 
 # engine-0, role engine, node 0
-# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --load-format, --gpu-memory-utilization, --mm-encoder-tp-mode, --max-num-seqs, --max-num-batched-tokens, --compilation-config, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, VLLM_ENGINE_READY_TIMEOUT_S, SAFETENSORS_FAST_GPU, AITER_BF16_FP8_MOE_BOUND, VLLM_USE_BREAKABLE_CUDAGRAPH, VLLM_ROCM_USE_AITER_MOE_SITUV2
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --load-format, --gpu-memory-utilization, --mm-encoder-tp-mode, --max-num-seqs, --max-num-batched-tokens, --compilation-config, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, VLLM_ENGINE_READY_TIMEOUT_S, VLLM_ROCM_USE_AITER, SAFETENSORS_FAST_GPU, AITER_BF16_FP8_MOE_BOUND, VLLM_USE_BREAKABLE_CUDAGRAPH, VLLM_ROCM_USE_AITER_MOE_SITUV2
 # our choice: --host
 VLLM_ENGINE_READY_TIMEOUT_S=3600 \
 VLLM_ROCM_USE_AITER=1 \

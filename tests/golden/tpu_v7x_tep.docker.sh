@@ -8,7 +8,7 @@
 : "${HEAD_IP:?Address of the head, on the network between the nodes.}"
 
 # engine-0, role engine, node 0 (head)
-# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, VLLM_ENGINE_READY_TIMEOUT_S
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, VLLM_ENGINE_READY_TIMEOUT_S, TPU_MULTIHOST_BACKEND, TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL
 # our choice: --host
 docker run --rm --name kimi-k31-engine-0 \
   --privileged \
@@ -46,7 +46,7 @@ docker run --rm --name kimi-k31-engine-0 \
   --port 8000
 
 # engine-1, role engine, node 1
-# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S, TPU_MULTIHOST_BACKEND, TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL
 docker run --rm --name kimi-k31-engine-1 \
   --privileged \
   --ipc=host \
@@ -82,7 +82,7 @@ docker run --rm --name kimi-k31-engine-1 \
   --headless
 
 # engine-2, role engine, node 2
-# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S, TPU_MULTIHOST_BACKEND, TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL
 docker run --rm --name kimi-k31-engine-2 \
   --privileged \
   --ipc=host \
@@ -118,7 +118,7 @@ docker run --rm --name kimi-k31-engine-2 \
   --headless
 
 # engine-3, role engine, node 3
-# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S, TPU_MULTIHOST_BACKEND, TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL
 docker run --rm --name kimi-k31-engine-3 \
   --privileged \
   --ipc=host \

@@ -13,7 +13,7 @@
 : "${HEAD_IP:?Address of the head, on the network between the nodes.}"
 
 # engine-0, role engine, node 0 (head)
-# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, VLLM_ENGINE_READY_TIMEOUT_S
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, VLLM_ENGINE_READY_TIMEOUT_S, TPU_MULTIHOST_BACKEND, TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL
 # our choice: --host
 VLLM_ENGINE_READY_TIMEOUT_S=14400 \
 TPU_MULTIHOST_BACKEND=mp \
@@ -44,7 +44,7 @@ vllm serve moonshotai/Kimi-K3.1-Pro \
   --port 8000
 
 # engine-1, role engine, node 1
-# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S, TPU_MULTIHOST_BACKEND, TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL
 VLLM_ENGINE_READY_TIMEOUT_S=14400 \
 TPU_MULTIHOST_BACKEND=mp \
 TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL=1 \
@@ -73,7 +73,7 @@ vllm serve moonshotai/Kimi-K3.1-Pro \
   --headless
 
 # engine-2, role engine, node 2
-# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S, TPU_MULTIHOST_BACKEND, TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL
 VLLM_ENGINE_READY_TIMEOUT_S=14400 \
 TPU_MULTIHOST_BACKEND=mp \
 TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL=1 \
@@ -102,7 +102,7 @@ vllm serve moonshotai/Kimi-K3.1-Pro \
   --headless
 
 # engine-3, role engine, node 3
-# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S, TPU_MULTIHOST_BACKEND, TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL
 VLLM_ENGINE_READY_TIMEOUT_S=14400 \
 TPU_MULTIHOST_BACKEND=mp \
 TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL=1 \

@@ -7,7 +7,7 @@
 : "${HEAD_IP:?Address of the head, on the network between the nodes.}"
 
 # engine-0, role engine, node 0 (head)
-# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, VLLM_ENGINE_READY_TIMEOUT_S
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, VLLM_ENGINE_READY_TIMEOUT_S, TPU_MULTIHOST_BACKEND, TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL
 # inferred, stated by nobody: --max-model-len, --compilation-config
 # our choice: --host
 docker run --rm --name kimi-k31-engine-0 \
@@ -48,7 +48,7 @@ docker run --rm --name kimi-k31-engine-0 \
   --compilation-config '{"compile_sizes":[16]}'
 
 # engine-1, role engine, node 1
-# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S, TPU_MULTIHOST_BACKEND, TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL
 # inferred, stated by nobody: --max-model-len, --compilation-config
 docker run --rm --name kimi-k31-engine-1 \
   --privileged \
@@ -87,7 +87,7 @@ docker run --rm --name kimi-k31-engine-1 \
   --compilation-config '{"compile_sizes":[16]}'
 
 # engine-2, role engine, node 2
-# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S, TPU_MULTIHOST_BACKEND, TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL
 # inferred, stated by nobody: --max-model-len, --compilation-config
 docker run --rm --name kimi-k31-engine-2 \
   --privileged \
@@ -126,7 +126,7 @@ docker run --rm --name kimi-k31-engine-2 \
   --compilation-config '{"compile_sizes":[16]}'
 
 # engine-3, role engine, node 3
-# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S
+# inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --enable-prefix-caching, --limit-mm-per-prompt, --attention-backend, --load-format, --model-loader-extra-config, --block-size, --gpu-memory-utilization, --mamba-cache-mode, --enable-ep-weight-filter, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --language-model-only, --nnodes, --node-rank, --master-addr, --headless, VLLM_ENGINE_READY_TIMEOUT_S, TPU_MULTIHOST_BACKEND, TPU_VLLM_ENABLE_UNIFIED_BLOCK_POOL
 # inferred, stated by nobody: --max-model-len, --compilation-config
 docker run --rm --name kimi-k31-engine-3 \
   --privileged \
