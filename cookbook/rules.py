@@ -50,9 +50,9 @@ class Violation:
         """The rule with its name, its source and the links."""
         source = sources[self.source] if self.source else None
         said = f"rule {self.rule}, {self.basis.replace('_', ' ')}"
-        said += f", source: {source.title}{f' {source.url}' if source.url else ''}" if source else ""
+        said += f"; source: {source.title}{f' {source.url}' if source.url else ''}" if source else ""
         links = f" See {' and '.join(self.links)}." if self.links else ""
-        return f"{self.why} ({said}){links}"
+        return f"{self.why.removesuffix('.')} ({said}).{links}"
 
 
 def violations(

@@ -12,7 +12,7 @@ from cookbook.catalog import Catalog, load
 from cookbook.cli import main
 from cookbook.combinations import every
 from cookbook.commands import commands
-from cookbook.parser import Engine, check_processes, load_engine
+from cookbook.parser import Engine, check_processes, load_engine, load_router
 from cookbook.selection import Selection, named, parse_override
 
 
@@ -35,6 +35,8 @@ def test_all_allowed_combinations_are_accepted() -> None:
     assert found["combinations"] > 3000
     assert found["allowed"] > 1000
     assert found["commands"] > 2000
+    assert found["router_commands"] > 50
+    assert found["router_checked"] is True
     assert found["serves_the_model"] is False
 
 
@@ -130,6 +132,17 @@ def test_every_listed_exception_is_needed(catalog: Catalog, engine: Engine) -> N
         assert entry.value in spare or (entry.subject, entry.value) in used, entry.value
         if entry.subject == "environment":
             assert entry.value not in engine.tables.variables
+
+
+def test_a_routers_flags_are_held_against_vllm_router(catalog: Catalog, engine: Engine) -> None:
+    changes = tuple(map(parse_override, ("router:polcy=random", "router:policy=lucky")))
+    selection = named(catalog, "gb300_pd").model_copy(update={"overrides": changes})
+    problems = check_processes(commands(catalog, selection), engine, "gb300", catalog.names, load_router())
+    assert [(problem.process, problem.subject) for problem in problems] == [
+        ("router-0", "--polcy"),
+        ("router-0", "--policy"),
+    ]
+    assert problems[0].nearest[0] == "--policy"
 
 
 def test_another_vllm_can_be_captured_and_used(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +18,7 @@ from cookbook.commands import commands
 from cookbook.deployment import Process
 from cookbook.errors import ChecksFailed, InputError
 from cookbook.resolve import resolve
-from cookbook.selection import named, parse_override
+from cookbook.selection import Selection, named, parse_override
 
 if TYPE_CHECKING:
     from cookbook.parser import Problem
@@ -29,6 +30,24 @@ class Found:
 
     selection: str
     problem: Problem
+
+    def as_json(self) -> dict[str, Any]:
+        """For a program."""
+        return {
+            "selection": self.selection,
+            "process": self.problem.process,
+            "subject": self.problem.subject,
+            "what": self.problem.what,
+            "nearest": list(self.problem.nearest),
+        }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check has found, and how many commands it held in how long."""
+
+    found: list[Found]
+    figures: dict[str, Any]
 
 
 @click.command("check")
@@ -69,85 +88,93 @@ def command(
         cookbook check --capture kimi-k31.json             in an image made for the model
         cookbook check --all --against kimi-k31.json       here
     """
-    began = time.perf_counter()
     if capture:
         _capture(capture, recipes, all_=all_)
         return
+    # Names and rules first: vLLM's import takes about 8 s.
+    selections = _selections(catalog, recipes, overrides, all_=all_)
+    outcome = _check(catalog, selections, against)
+    if as_json:
+        echo_json(outcome.figures | {"problems": [one.as_json() for one in outcome.found]})
+    else:
+        _show(outcome.found)
+    if outcome.found:
+        raise ChecksFailed(
+            f"{len(outcome.found)} problems with vLLM {outcome.figures['vllm']}.", "Mend the catalog or the override."
+        )
+    if not as_json:
+        for line in _summary(catalog, outcome.figures, all_=all_):
+            click.echo(line)
+
+
+def _selections(
+    catalog: Catalog, recipes: tuple[str, ...], overrides: tuple[str, ...], *, all_: bool
+) -> list[tuple[str, Selection]]:
     if not recipes and not all_:
         raise InputError("No recipe is named.", "Name one, or take --all.")
     if all_ and (recipes or overrides):
         raise InputError("--all takes every combination as it is.", "Leave the recipes and --set out.")
+    if all_:
+        return [(selection.recipe or str(selection), selection) for selection in every(catalog)]
     changes = tuple(map(parse_override, overrides))
-    # Names and rules first: vLLM's import takes about 8 s.
     given = [(name, named(catalog, name, overrides=changes)) for name in recipes]
     for _, selection in given:
         resolve(catalog, selection)
-    if all_:
-        given = [
-            (str(selection) if not selection.recipe else selection.recipe, selection) for selection in every(catalog)
-        ]
+    return given
 
+
+def _check(catalog: Catalog, selections: list[tuple[str, Selection]], against: Path | None) -> Outcome:
+    began = time.perf_counter()
     from cookbook import parser  # noqa: PLC0415
 
     engine = parser.read(against) if against else parser.load_engine()
+    router = parser.load_router()
     imported = time.perf_counter()
-    plan = [(name, selection, commands(catalog, selection)) for name, selection in given]
-    plan = [entry for entry in plan if entry[2]]
+    tried = [(name, selection, commands(catalog, selection)) for name, selection in selections]
+    allowed = [entry for entry in tried if entry[2]]
     resolved = time.perf_counter()
     found = [
         Found(name, problem)
-        for name, selection, processes in plan
-        for problem in parser.check_processes(processes, engine, selection.hardware, catalog.names)
+        for name, selection, processes in allowed
+        for problem in parser.check_processes(processes, engine, selection.hardware, catalog.names, router)
     ]
     checked = time.perf_counter()
-    count = sum(_is_engine(process) for _, _, processes in plan for process in processes)
-    figures = {
-        "combinations": len(given),
-        "allowed": len(plan),
-        "commands": count,
+    served = sum(_is_engine(process) for _, _, processes in allowed for process in processes)
+    figures: dict[str, Any] = {
+        "vllm": engine.version,
+        "serves_the_model": catalog.model.engine.architecture in engine.architectures,
+        "combinations": len(selections),
+        "allowed": len(allowed),
+        "commands": served,
+        "router_commands": sum(len(processes) for _, _, processes in allowed) - served,
+        "router_checked": router is not None,
         "import_s": round(imported - began, 2),
         "resolve_s": round(resolved - imported, 2),
         "check_s": round(checked - resolved, 2),
-        "commands_per_s": round(count / max(checked - resolved, 1e-9)),
+        "commands_per_s": round(served / max(checked - resolved, 1e-9)),
     }
-    serves = catalog.model.engine.architecture in engine.architectures
-    if as_json:
-        echo_json(
-            {
-                "vllm": engine.version,
-                "serves_the_model": serves,
-                "recipes": [name for name, _, _ in plan],
-                **figures,
-                "problems": [
-                    {
-                        "selection": one.selection,
-                        "process": one.problem.process,
-                        "subject": one.problem.subject,
-                        "what": one.problem.what,
-                        "nearest": list(one.problem.nearest),
-                    }
-                    for one in found
-                ],
-            }
-        )
-    else:
-        _show(found)
-    if found:
-        raise ChecksFailed(f"{len(found)} problems with vLLM {engine.version}.", "Mend the catalog or the override.")
-    if as_json:
-        return
+    return Outcome(found, figures)
+
+
+def _summary(catalog: Catalog, figures: dict[str, Any], *, all_: bool) -> Iterator[str]:
     if all_:
-        click.echo(
-            f"{len(given)} combinations, {len(plan)} of them allowed: {count} commands are accepted by vLLM "
-            f"{engine.version}.\nImport {figures['import_s']} s, resolving {figures['resolve_s']} s, checking "
-            f"{figures['check_s']} s ({figures['commands_per_s']} commands a second)."
+        yield (
+            f"{figures['combinations']} combinations, {figures['allowed']} of them allowed: {figures['commands']} "
+            f"commands are accepted by vLLM {figures['vllm']}."
+        )
+        yield (
+            f"Import {figures['import_s']} s, resolving {figures['resolve_s']} s, checking {figures['check_s']} s "
+            f"({figures['commands_per_s']} commands a second)."
         )
     else:
-        click.echo(f"{count} command(s) of {len(plan)} recipe(s) are accepted by vLLM {engine.version}.")
-    if not serves:
-        click.echo(
-            f"This vLLM knows the flags and not the model: {catalog.model.engine.architecture} is not in its registry."
-        )
+        commands_of = f"{figures['commands']} command(s) of {figures['allowed']} recipe(s)"
+        yield f"{commands_of} are accepted by vLLM {figures['vllm']}."
+    if figures["router_commands"]:
+        how = "accepted by vllm-router" if figures["router_checked"] else "not checked: there is no vllm-router here"
+        yield f"{figures['router_commands']} router command(s): {how}."
+    if not figures["serves_the_model"]:
+        architecture = catalog.model.engine.architecture
+        yield f"This vLLM knows the flags and not the model: {architecture} is not in its registry."
 
 
 def _capture(path: Path, recipes: tuple[str, ...], *, all_: bool) -> None:

@@ -10,6 +10,7 @@ installed (`capture`, `write`, `read`).
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping
 
 from cookbook.deployment import Deployment, Process
@@ -18,6 +19,7 @@ from cookbook.parser.engine import Engine, Pairs
 from cookbook.parser.load import load_engine
 from cookbook.parser.names import ENVIRONMENT, Foreign, Names, Stale, plain
 from cookbook.parser.problem import Problem
+from cookbook.parser.router import PROGRAM, check_router, load_router
 
 __all__ = [
     "Engine",
@@ -29,6 +31,7 @@ __all__ = [
     "check",
     "check_processes",
     "load_engine",
+    "load_router",
     "read",
     "write",
 ]
@@ -42,9 +45,13 @@ def check(deployment: Deployment, engine: Engine, names: Names | None = None) ->
 
 
 def check_processes(
-    processes: Iterable[Process], engine: Engine, hardware: str, names: Names | None = None
+    processes: Iterable[Process],
+    engine: Engine,
+    hardware: str,
+    names: Names | None = None,
+    router: ArgumentParser | None = None,
 ) -> list[Problem]:
-    """All that is wrong with the `vllm serve` commands among `processes`; a router is not vLLM's.
+    """All that is wrong with the commands of `processes`.
 
     Args:
         processes: Of one deployment.
@@ -52,16 +59,24 @@ def check_processes(
         hardware: Key of the hardware that they are for.
         names: What plugins and other programs bring, and what is not to be used any more. With them, a variable that
             nobody lists is a problem too, unless the user set it. None to go by vLLM alone.
+        router: The parser of vllm-router; None leaves its commands out.
     """
+    processes = tuple(processes)
     served = [process for process in processes if process.program[: len(SERVE)] == SERVE]
+    routed = [
+        problem
+        for process in processes
+        if router and process.program == (PROGRAM,)
+        for problem in check_router(process, router)
+    ]
     if names is None:
-        return engine.check_all(served)
+        return engine.check_all(served) + routed
     foreign = frozenset(
         (entry.subject, entry.value) for entry in names.foreign if not entry.hardware or hardware in entry.hardware
     )
     stale = {entry.name: entry for entry in names.stale}
     found = engine.check_all(served, foreign)
-    return [
+    listed = [
         problem
         for process in served
         for problem in (
@@ -71,6 +86,7 @@ def check_processes(
             *_unlisted(process, engine, foreign, stale),
         )
     ]
+    return listed + routed
 
 
 def _stale(process: Process, stale: Mapping[str, Stale]) -> Iterator[Problem]:
