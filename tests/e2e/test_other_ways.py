@@ -16,6 +16,7 @@ from cookbook import begin, evidence
 from cookbook.catalog import load
 from cookbook.launch.local import launch
 from cookbook.notebook import RECIPES
+from tests.roadrunner import write
 
 pytestmark = pytest.mark.e2e
 MODEL = "moonshotai/Kimi-K3.1-Pro"
@@ -44,6 +45,21 @@ def test_papermill_alone_leaves_evidence_too(small_model: Path, tmp_path: Path) 
     assert folder
     found = evidence.read(folder / "evidence.json")
     assert (found.status, found.mode, found.notebook) == ("passed", "rehearsal", None)
+
+
+def test_hardware_of_a_folder_of_its_own_is_rehearsed(small_model: Path, tmp_path: Path) -> None:
+    """The command, papermill's process and the kernel all read the catalog with that folder laid over it."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    runs = tmp_path / "runs"
+    options = ("--catalog", str(write(folder)), "--on", "cpu", "--output", str(runs))
+    done = cookbook("run", "roadrunner_tp8", *options)
+    assert done.returncode == 0, done.stderr
+    newest = evidence.latest(runs, "roadrunner_tp8")
+    assert newest
+    found = evidence.read(newest / "evidence.json")
+    assert (found.status, found.hardware) == ("passed", "roadrunner")
+    assert any(change.what == "ACME_TURBO" for change in found.substitutions)
 
 
 def test_a_server_that_already_runs_is_used_and_left_alone(small_model: Path, tmp_path: Path) -> None:
