@@ -115,6 +115,8 @@ def plan(catalog: Catalog, recipe: str, parameters: Parameters, *, on_step: Call
         recipe,
         model=None if parameters.base_url or parameters.model == catalog.model.id else parameters.model,
         revision=parameters.revision or None,
+        # What offload may take is read off the node that is going to pin it.
+        host_memory_gib=machine.free_memory_gib() if parameters.mode == "hardware" else None,
         overrides=(Override(name="port", value=parameters.port),) if parameters.port != DEFAULT_PORT else (),
     )
     deployment = resolve(catalog, selection)

@@ -86,8 +86,18 @@ def _devices(catalog: Catalog, deployment: Deployment, processes: list[Process])
         yield Finding(what=what, state="missing", found=f"{seen} seen ({how})", todo=todo)
 
 
-def _count(seen: SeenEntry) -> tuple[int, str]:
-    """Devices of this machine, and how they were looked for. Never raises: no tool means no device."""
+def _count(ways: tuple[SeenEntry, ...]) -> tuple[int, str]:
+    """Devices of this machine, and how they were looked for: the first way that sees any. Never raises."""
+    tried = []
+    for way in ways:
+        number, how = _look(way)
+        if number:
+            return number, how
+        tried.append(how)
+    return 0, ", ".join(tried)
+
+
+def _look(seen: SeenEntry) -> tuple[int, str]:
     files = {name for pattern in seen.paths for name in glob.glob(pattern)}  # noqa: PTH207  # patterns are absolute
     if seen.command and seen.line:
         tool = shutil.which(seen.command[0])

@@ -12,7 +12,7 @@ import psutil
 
 from cookbook.evidence import Accelerator, Machine
 
-__all__ = ["inspect", "usable_cores"]
+__all__ = ["free_memory_gib", "inspect", "usable_cores"]
 
 NVIDIA_QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
 
@@ -20,6 +20,11 @@ NVIDIA_QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,no
 def usable_cores() -> tuple[int, ...]:
     """Numbers of the CPU cores that this process may run on, ascending."""
     return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def free_memory_gib() -> float:
+    """Memory of this machine that is free, in whole GiB."""
+    return float(psutil.virtual_memory().available // 2**30)
 
 
 def inspect() -> Machine:

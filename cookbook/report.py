@@ -103,6 +103,8 @@ def requirements(catalog: Catalog, deployment: Deployment) -> str:
         origin = deployment.image.origin
         text = f"The image `{deployment.image.tag}`. {origin.why}"
         facts.append(FactEntry(text=text, basis=origin.basis, source=origin.source))
+    else:
+        facts.append(FactEntry(text=hardware.image.why, basis=hardware.image.basis, source=hardware.image.source))
     rows = ((cell(f.text), BASIS[f.basis], link(catalog.sources[f.source] if f.source else None)) for f in facts)
     return table(("Needed", "Basis", "Source"), rows)
 

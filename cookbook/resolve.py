@@ -128,7 +128,7 @@ def _title(catalog: Catalog, selection: Selection) -> str:
 def _image(selection: Selection, hardware: HardwareEntry) -> Image | None:
     if selection.image:
         return Image(tag=selection.image, origin=Origin(layer=OVERRIDES, why="Set by you.", basis="chosen"))
-    if hardware.image is None:
+    if hardware.image.tag is None:
         return None
     return Image(tag=hardware.image.tag, origin=origin(hardware.image, f"hardware {selection.hardware}"))
 

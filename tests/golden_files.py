@@ -22,7 +22,7 @@ IMAGE = "registry.example/vllm:your-build"
 def texts(catalog: Catalog) -> Iterator[tuple[str, str, str, str | InputError]]:
     """Recipe, format, name of the file, and its text or why there is none."""
     for recipe in catalog.recipes:
-        image = None if catalog.hardware[catalog.recipes[recipe].hardware].image else IMAGE
+        image = None if catalog.hardware[catalog.recipes[recipe].hardware].image.tag else IMAGE
         for name in FORMATS:
             given = image if name not in {"bash", "slurm"} else None
             deployment = resolve(catalog, named(catalog, recipe, image=given))

@@ -11,11 +11,7 @@ __all__ = ["write"]
 VENDORS = """
 acme:
   title: ACME
-  seen:
-    command: [acme-smi, --list]
-    line: ^Roadrunner
-    why: One line a device.
-    basis: chosen
+  seen: [{command: [acme-smi, --list], line: ^Roadrunner, why: One line a device., basis: chosen}]
   container:
     docker: [--device=/dev/acme]
     compose: {devices: [/dev/acme]}

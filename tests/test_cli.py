@@ -107,7 +107,10 @@ def test_show_takes_overrides() -> None:
         (("show", "b300_tp8", "--hardware", "b300"), "A recipe brings its own hardware"),
         (("show", "b300_tp8", "--node", "1"), "There is no node 1. The nodes are 0 to 0."),
         (("show", "gb300_pd", "--node", "1", "--format", "slurm"), "--node does not go with --format slurm"),
-        (("show", "ppu_810e_tp32", "--format", "docker"), "No image for Zhenwu 810E, node of 16 PPUs is published"),
+        (
+            ("show", "ppu_810e_tp32", "--format", "docker"),
+            "has no image to put into this format: The source speaks",
+        ),
         (("show", "b300_kv_offload", "--host-memory", "lots"), '--host-memory is "lots"'),
         (("show", "b300_kv_offload", "--host-memory", "100", "--offload", "50"), "8 devices x 50 GiB are 400 GiB"),
         (("show", "b300_tep", "--set", "additional-config={}", "--nodes", "2"), "has 1 node(s)"),

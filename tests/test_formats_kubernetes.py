@@ -51,7 +51,7 @@ VALUES = st.one_of(TEXT, NASTY)
 
 def deployed(recipe: str, catalog: Catalog = CATALOG, **changes: object) -> Deployment:
     entry = catalog.recipes[recipe]
-    if catalog.hardware[entry.hardware].image is None:
+    if catalog.hardware[entry.hardware].image.tag is None:
         changes = {"image": IMAGE} | changes
     return resolve(catalog, named(catalog, recipe, **changes))
 

@@ -45,9 +45,13 @@ class VariableEntry(Reasoned):
 
 
 class ImageEntry(Reasoned):
-    """A container image."""
+    """A container image.
 
-    tag: Text
+    Attributes:
+        tag: As `docker pull` takes it; None where none is published or named.
+    """
+
+    tag: Text | None
 
 
 class FactEntry(Frozen):
@@ -282,7 +286,7 @@ class HardwareEntry(Layer):
     devices_per_node: Count
     memory: MemoryEntry | None = None
     nvlink_nodes: Annotated[int, Field(ge=0)] = 0
-    image: ImageEntry | None = None
+    image: ImageEntry
     install: tuple[StepEntry, ...] = ()
     strategies: dict[str, Placement]
     kubernetes: NodeSelector | None = None
@@ -322,9 +326,13 @@ class SeenEntry(Reasoned):
 
 
 class VendorEntry(Layer):
-    """What all hardware of a vendor has in common. What nobody states is None."""
+    """What all hardware of a vendor has in common. What nobody states is None.
 
-    seen: SeenEntry
+    Attributes:
+        seen: The first whose command or files are there counts.
+    """
+
+    seen: tuple[SeenEntry, ...]
     container: ContainerEntry | None = None
     kubernetes: Resource | None = None
     slurm: Resource | None = None

@@ -16,6 +16,7 @@ from cookbook.combinations import Cell, matrix
 from cookbook.notebook import find
 from cookbook.status import status
 
+IMAGE = {"stated": "none published", "unknown": "not known", "chosen": "not needed"}
 SHOWN = {"recipe": "recipe", "possible": "can", "refused": "-", "none": ""}
 
 
@@ -29,11 +30,15 @@ def command(catalog: Catalog, runs: Path, *, as_json: bool) -> None:
     """The recipes with their status by the newest run of each, and what goes with which hardware."""
     rows = [_row(catalog, name, runs) for name in catalog.recipes]
     cells = matrix(catalog)
+    facts = [_hardware(catalog, name) for name in catalog.hardware]
     if as_json:
-        echo_json({"recipes": rows, "matrix": [cell.model_dump(mode="json") for cell in cells]})
+        echo_json({"recipes": rows, "hardware": facts, "matrix": [cell.model_dump(mode="json") for cell in cells]})
         return
     shown = [(row["recipe"], row["hardware"], row["status"], ", ".join(row["marks"])) for row in rows]
     for line in _columns([("RECIPE", "HARDWARE", "STATUS", "BEWARE"), *shown]):
+        click.echo(line)
+    click.echo()
+    for line in _columns([("HARDWARE", "A NODE", "A DEVICE", "IMAGE", "SEEN BY"), *map(_hardware_line, facts)]):
         click.echo(line)
     for title, names in (("STRATEGY", catalog.strategies), ("FEATURE", catalog.features)):
         click.echo()
@@ -60,6 +65,36 @@ def _row(catalog: Catalog, name: str, runs: Path) -> dict[str, Any]:
         "status": state.text,
         "marks": sorted(kinds & {"preview", "unverified"}),
     }
+
+
+def _hardware(catalog: Catalog, name: str) -> dict[str, Any]:
+    entry = catalog.hardware[name]
+    seen = catalog.vendors[entry.vendor].seen
+    return {
+        "hardware": name,
+        "title": entry.title,
+        "devices_per_node": entry.devices_per_node,
+        "memory": entry.memory.model_dump(mode="json") if entry.memory else None,
+        "nodes": {
+            strategy: {**placement.nodes, "basis": placement.basis} for strategy, placement in entry.strategies.items()
+        },
+        "image": entry.image.model_dump(mode="json"),
+        "install": [step.model_dump(mode="json") for step in entry.install],
+        "seen_by": [name for way in seen for name in (*way.command[:1], *way.paths)],
+        "requirements": [fact.model_dump(mode="json") for fact in entry.requirements],
+        "notices": [notice.text for notice in entry.notices],
+    }
+
+
+def _hardware_line(facts: dict[str, Any]) -> tuple[str, ...]:
+    memory, image = facts["memory"], facts["image"]
+    return (
+        facts["hardware"],
+        f"{facts['devices_per_node']} devices",
+        f"{memory['gib']:g} GiB ({memory['basis']})" if memory else "not known",
+        f"{image['tag']} ({image['basis']})" if image["tag"] else IMAGE[image["basis"]],
+        ", ".join(facts["seen_by"]),
+    )
 
 
 def _line(catalog: Catalog, cells: tuple[Cell, ...], name: str) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import psutil
 
+from cookbook import machine
 from cookbook.catalog import OVERLAY, Catalog, load
 from cookbook.errors import InputError
 from cookbook.selection import Selection, named, parse_override
@@ -108,7 +108,7 @@ def _host_memory(text: str | None) -> float | None:
     if text is None:
         return None
     if text == "here":
-        return float(psutil.virtual_memory().available // 2**30)
+        return machine.free_memory_gib()
     try:
         return float(text)
     except ValueError:

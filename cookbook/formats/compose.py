@@ -42,7 +42,7 @@ def render(catalog: Catalog, deployment: Deployment) -> str:
             f"Compose starts containers on one machine, and {deployment.recipe} takes {deployment.nodes} nodes.",
             "Take the format slurm or kubernetes.",
         )
-    image = image_of(deployment)
+    image = image_of(catalog, deployment)
     vendor = catalog.vendors[catalog.hardware[deployment.hardware].vendor]
     owners = {
         address.name: next(p for p in deployment.processes if p.node == address.node and p.role != "router").name

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 from cookbook.catalog import Catalog
 from cookbook.deployment import Argument, Deployment, Process
-from cookbook.errors import InputError
+from cookbook.errors import InputError, RuleError
 from cookbook.formats.bash import addresses, command_lines
 from cookbook.formats.words import argument_words, comment, header, quote, unsure
+from cookbook.rules import Violation
 
 __all__ = ["CACHE", "image_of", "in_container", "render"]
 
@@ -29,9 +30,10 @@ def render(catalog: Catalog, deployment: Deployment, node: int | None = None) ->
         node: Only what runs on this node; None for all.
 
     Raises:
-        InputError: There is no such node, or no source names an image.
+        InputError: There is no such node.
+        RuleError: No source names an image.
     """
-    image = image_of(deployment)
+    image = image_of(catalog, deployment)
     processes = [process for process in deployment.processes if node is None or process.node == node]
     if not processes:
         raise InputError(f"There is no node {node}.", f"The nodes are 0 to {deployment.nodes - 1}.")
@@ -46,15 +48,18 @@ def render(catalog: Catalog, deployment: Deployment, node: int | None = None) ->
     return "\n".join(lines) + "\n"
 
 
-def image_of(deployment: Deployment) -> str:
+def image_of(catalog: Catalog, deployment: Deployment) -> str:
     """The image's tag.
 
     Raises:
-        InputError: No source names one.
+        RuleError: No source names one.
     """
     if deployment.image is None:
-        raise InputError(
-            f"No image for {deployment.hardware_title} is published or named by a source.",
+        entry = catalog.hardware[deployment.hardware].image
+        lacking = Violation("image_is_named", entry.why, entry.basis, entry.source)
+        raise RuleError(
+            (lacking.rule,),
+            f"{deployment.hardware_title} has no image to put into this format: {lacking.sentence(catalog.sources)}",
             "Name yours with --image REGISTRY/NAME:TAG, or take --format bash or slurm.",
         )
     return deployment.image.tag

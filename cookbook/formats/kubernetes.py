@@ -167,7 +167,7 @@ def _plan(catalog: Catalog, deployment: Deployment) -> _Plan:
         hardware=hardware,
         vendor=vendor,
         resource=vendor.kubernetes.name,
-        image=image_of(deployment),
+        image=image_of(catalog, deployment),
         name=resource_name(deployment.recipe),
         entry=catalog.strategies[deployment.strategy].entry,
         roles=roles,
