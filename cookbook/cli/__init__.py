@@ -19,6 +19,7 @@ COMMANDS = {
     "check": "Hold commands against vLLM's own parser.",
     "capacity": "What fits into the memory of a recipe's devices.",
     "doctor": "Whether this machine has what a recipe needs.",
+    "drift": "What vLLM's own recipe for the model says otherwise.",
     "run": "Run a recipe under papermill: server, examples, checks, evidence.",
     "evidence": "What runs have recorded.",
     "site": "Build or serve the site.",
