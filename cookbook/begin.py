@@ -135,6 +135,11 @@ def plan(catalog: Catalog, recipe: str, parameters: Parameters, *, on_step: Call
             f"{f'vLLM {found}' if found else 'no vLLM'}.",
             "Install it with scripts/install cpu.",
         )
+    if len(deployment.processes) > 1:
+        raise InputError(
+            f"{deployment.title} has {len(deployment.processes)} processes, and a rehearsal launches one so far.",
+            "Rehearse a recipe of one node.",
+        )
     cpu = Cpu(
         cores=machine.usable_cores(),
         port=_free_port() if parameters.port == DEFAULT_PORT else parameters.port,

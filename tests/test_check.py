@@ -13,6 +13,8 @@ from cookbook.cli import main
 from cookbook.combinations import every
 from cookbook.commands import commands
 from cookbook.parser import Engine, check_processes, load_engine, load_router
+from cookbook.rehearse import PORTS, Cpu, rehearse
+from cookbook.resolve import resolve
 from cookbook.selection import Selection, named, parse_override
 
 
@@ -143,6 +145,14 @@ def test_a_routers_flags_are_held_against_vllm_router(catalog: Catalog, engine: 
         ("router-0", "--policy"),
     ]
     assert problems[0].nearest[0] == "--policy"
+
+
+def test_what_every_recipe_becomes_on_a_cpu_is_accepted_too(catalog: Catalog, engine: Engine) -> None:
+    cpu = Cpu(cores=(0, 1), port=8123, ports=tuple(range(9000, 9000 + PORTS)), model=Path("/models/small"))
+    router = load_router()
+    for recipe in catalog.recipes:
+        found = rehearse(resolve(catalog, named(catalog, recipe)), catalog, cpu).deployment
+        assert check_processes(found.processes, engine, "cpu", None, router) == [], recipe
 
 
 def test_another_vllm_can_be_captured_and_used(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 
 from cookbook.catalog import Catalog
 from cookbook.deployment import Deployment
-from cookbook.errors import CatalogError
-from cookbook.rehearse import Cpu, Rehearsal, rehearse, threads_bind
+from cookbook.errors import CatalogError, InputError
+from cookbook.rehearse import PORTS, Cpu, Rehearsal, rehearse, threads_bind
 from cookbook.resolve import resolve
 from cookbook.selection import Override, named
 
@@ -79,6 +80,91 @@ def test_a_flag_of_the_user_is_kept(catalog: Catalog) -> None:
     process = rehearse(deployment, catalog, Cpu(cores=(0, 1), port=1, model=Path("/m"))).deployment.processes[0]
     assert process.value("--max-num-seqs") == "4"
     assert any(v.name == "VLLM_LOGGING_LEVEL" for v in process.environment)
+
+
+def rehearsed(catalog: Catalog, recipe: str) -> Rehearsal:
+    cpu = Cpu(cores=(0, 1), port=8123, ports=tuple(range(9000, 9000 + PORTS)), model=Path("/models/small"))
+    return rehearse(resolve(catalog, named(catalog, recipe)), catalog, cpu)
+
+
+def argv(rehearsal: Rehearsal, name: str) -> tuple[str, ...]:
+    return next(process.argv for process in rehearsal.deployment.processes if process.name == name)
+
+
+def after(words: tuple[str, ...], flag: str) -> str:
+    return words[words.index(flag) + 1]
+
+
+@pytest.mark.parametrize("recipe", ["gb300_tp8", "ppu_810e_tp32", "tpu_v7x_tep32"])
+def test_nodes_become_two_processes_of_one_tensor_parallel_group(catalog: Catalog, recipe: str) -> None:
+    found = rehearsed(catalog, recipe)
+    head, worker = argv(found, "engine-0"), argv(found, "engine-1")
+    assert len(found.deployment.processes) == 2
+    for rank, words in enumerate((head, worker)):
+        assert after(words, "--tensor-parallel-size") == "2"
+        assert after(words, "--nnodes") == "2"
+        assert after(words, "--node-rank") == str(rank)
+        assert after(words, "--master-addr") == "127.0.0.1"
+    assert after(head, "--master-port") == after(worker, "--master-port") != "8123"
+    assert "--headless" in worker
+    assert "--headless" not in head
+    binds = [
+        variable.value
+        for process in found.deployment.processes
+        for variable in process.environment
+        if variable.name == "VLLM_CPU_OMP_THREADS_BIND"
+    ]
+    assert binds == ["0", "1"]
+
+
+def test_groups_become_two_processes_of_a_group_each(catalog: Catalog) -> None:
+    found = rehearsed(catalog, "ppu_m890_dep32")
+    for rank in (0, 1):
+        words = argv(found, f"engine-{rank}")
+        assert after(words, "--data-parallel-size") == "2"
+        assert after(words, "--data-parallel-start-rank") == str(rank)
+        assert after(words, "--tensor-parallel-size") == "1"
+    assert any(change.what == "processes" for change in found.substitutions)
+
+
+def test_pools_become_two_servers_and_a_router_that_knows_them(catalog: Catalog) -> None:
+    found = rehearsed(catalog, "gb300_pd_kv_offload")
+    assert [process.name for process in found.deployment.processes] == ["prefill-0", "decode-0", "router-0"]
+    prefill, decode, router = (argv(found, name) for name in ("prefill-0", "decode-0", "router-0"))
+    assert after(router, "--port") == "8123"
+    assert after(router, "--prefill") == f"http://127.0.0.1:{after(prefill, '--port')}"
+    assert after(router, "--decode") == f"http://127.0.0.1:{after(decode, '--port')}"
+    assert router.count("--decode") == 1
+    first, second = json.loads(after(prefill, "--kv-transfer-config"))["kv_connector_extra_config"]["connectors"]
+    assert (first["kv_connector"], first["kv_buffer_device"]) == ("NixlConnector", "cpu")
+    assert second["kv_connector"] == "ExampleConnector"
+    assert json.loads(after(decode, "--kv-transfer-config"))["kv_connector"] == "NixlConnector"
+    for words in (prefill, decode):
+        assert "--nnodes" not in words
+        assert "--data-parallel-size" not in words
+        assert "--headless" not in words
+    side_ports = [
+        variable.value
+        for process in found.deployment.processes
+        for variable in process.environment
+        if variable.name == "VLLM_NIXL_SIDE_CHANNEL_PORT"
+    ]
+    assert len(set(side_ports)) == 2
+
+
+def test_every_recipe_rehearses_without_an_address_or_port_twice(catalog: Catalog) -> None:
+    for recipe in catalog.recipes:
+        found = rehearsed(catalog, recipe)
+        ports = [process.port for process in found.deployment.processes if process.serves]
+        assert len(set(ports)) == len(ports), recipe
+        assert not [process for process in found.deployment.processes if process.variables], recipe
+        assert all(change.reason for change in found.substitutions)
+
+
+def test_too_few_ports_are_an_error(catalog: Catalog) -> None:
+    deployment = resolve(catalog, named(catalog, "gb300_pd"))
+    with pytest.raises(InputError, match="ports are too few"):
+        rehearse(deployment, catalog, Cpu(cores=(0, 1), port=1, model=Path("/m")))
 
 
 @given(st.lists(st.integers(0, 500), unique=True, min_size=2, max_size=64).map(sorted))

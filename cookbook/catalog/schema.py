@@ -448,11 +448,18 @@ class RecipeEntry(Layer):
 
 
 class Rule(Frozen):
-    """What a rehearsal does with a flag or a variable: keep it, replace its value, or drop it."""
+    """What a rehearsal does with a flag or a variable: keep it, replace its value, or drop it.
+
+    A value may be a mark in braces, which `rehearse` fills in; a mark that makes no sense for a process drops it there.
+
+    Attributes:
+        needs: A mark that has to make sense for the process, or the flag is dropped there.
+    """
 
     keep: Literal[True] | None = None
     replace: JsonValue = None
     drop: Literal[True] | None = None
+    needs: str | None = None
     reason: str = ""
 
     @model_validator(mode="after")
@@ -460,7 +467,7 @@ class Rule(Frozen):
         ways = [self.keep is not None, self.replace is not None, self.drop is not None]
         if sum(ways) != 1:
             raise ValueError("exactly one of keep, replace and drop is needed")
-        if not self.keep and not self.reason:
+        if (not self.keep or self.needs) and not self.reason:
             raise ValueError("what is replaced or dropped needs a reason")
         return self
 
@@ -528,13 +535,23 @@ class Names(Frozen):
 
 
 class RehearsalEntry(Frozen):
-    """How a deployment becomes one that runs on a CPU."""
+    """How a deployment becomes one that runs on a CPU.
+
+    Attributes:
+        nodes: Processes of a role that are kept at most; one of each where there are several roles.
+        nodes_reason: Why not all.
+        connectors: The KV connector that takes the place of another.
+    """
 
     engine: RehearsalEngine
     model: RehearsalModel
     max_tokens: TokenLimit
+    nodes: dict[Role, Count]
+    nodes_reason: Text
     args: dict[Flag, Rule]
+    connectors: dict[str, Rule]
     added_args: dict[Flag, Addition]
+    added_router_args: dict[Flag, Addition]
     env: dict[Variable, Rule]
     added_env: dict[Variable, Addition]
     kv_elements_per_token: Count
