@@ -10,7 +10,8 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -20,19 +21,33 @@ from pydantic import JsonValue
 
 from cookbook import client, machine, smallmodel
 from cookbook.catalog import Catalog
-from cookbook.deployment import Deployment, Process
+from cookbook.deployment import Argument, Deployment, Origin, Process
 from cookbook.errors import InputError
 from cookbook.evidence import CommandRecord, Mode, RunRecord, Substitution
 from cookbook.launch.preflight import check_port, find_executable
-from cookbook.rehearse import Cpu, rehearse
+from cookbook.places import filled_in
+from cookbook.rehearse import PORTS, Cpu, rehearse
 from cookbook.resolve import resolve
-from cookbook.selection import Override, named
+from cookbook.selection import Override, named, select
 
-__all__ = ["Parameters", "Plan", "command_record", "engine_version", "new_run_folder", "plan", "record"]
+__all__ = [
+    "SECOND_TIER",
+    "Here",
+    "Parameters",
+    "Plan",
+    "command_record",
+    "engine_version",
+    "make_run_folder",
+    "plan",
+    "record",
+    "run_folder",
+]
 
 PACKAGES = ("cookbook", "vllm", "torch", "transformers", "openai", "papermill", "ipykernel")
 
 DEFAULT_PORT = 8000
+SECOND_TIER = "second-tier"
+"""Folder in that of a run which stands in for host memory in a rehearsal of KV offload. It goes with the servers."""
 
 # Recorded when set, beside the variables that the recipe itself sets. Names only from this list: a whole environment
 # holds secrets under names that nobody foresees.
@@ -83,7 +98,7 @@ class Plan:
 
     Attributes:
         recipe_deployment: The deployment for the hardware.
-        deployment: The one that runs here; the same unless this is a rehearsal.
+        deployment: The one that runs here; the same unless this is a rehearsal, with addresses filled in.
         substitutions: How the two differ.
     """
 
@@ -92,8 +107,37 @@ class Plan:
     deployment: Deployment
     substitutions: tuple[Substitution, ...]
 
+    @property
+    def own(self) -> tuple[Process, ...]:
+        """The processes that this machine runs: those of the head, and in a rehearsal all."""
+        return tuple(process for process in self.deployment.processes if process.node == 0)
 
-def plan(catalog: Catalog, recipe: str, parameters: Parameters, *, on_step: Callable[[str], None]) -> Plan:
+
+@dataclass(frozen=True)
+class Here:
+    """A flag that one server of a rehearsal gets besides what the rules of rehearsals say.
+
+    Attributes:
+        flag: With its dashes.
+        value: In place of the one that is there.
+        reason: As a sentence.
+    """
+
+    flag: str
+    value: str
+    reason: str
+
+
+def plan(
+    catalog: Catalog,
+    recipe: str,
+    parameters: Parameters,
+    *,
+    on_step: Callable[[str], None],
+    storage: Path = Path(SECOND_TIER),
+    without: str = "",
+    here: Here | None = None,
+) -> Plan:
     """Resolve the recipe, and cut it down where this is a rehearsal.
 
     Args:
@@ -101,6 +145,9 @@ def plan(catalog: Catalog, recipe: str, parameters: Parameters, *, on_step: Call
         recipe: Name of the recipe.
         parameters: Of the notebook.
         on_step: Told what takes long (preparing the small model).
+        storage: Folder that stands in for host memory in a rehearsal of KV offload; it need not exist.
+        without: A feature of the recipe to leave out, for the other side of a comparison; empty for none.
+        here: What a rehearsal changes besides.
 
     Raises:
         InputError: A parameter does not fit, or the engine or the small model is missing here.
@@ -110,14 +157,16 @@ def plan(catalog: Catalog, recipe: str, parameters: Parameters, *, on_step: Call
         raise InputError(
             "rehearse and base_url exclude each other: a rehearsal launches its own server.", "Leave one of them out."
         )
+    features = catalog.recipes[select(catalog, recipe)].features
     selection = named(
         catalog,
         recipe,
+        features=tuple(feature for feature in features if feature != without),
         model=None if parameters.base_url or parameters.model == catalog.model.id else parameters.model,
         revision=parameters.revision or None,
         # What offload may take is read off the node that is going to pin it.
         host_memory_gib=machine.free_memory_gib() if parameters.mode == "hardware" else None,
-        overrides=(Override(name="port", value=parameters.port),) if parameters.port != DEFAULT_PORT else (),
+        overrides=_port(catalog, recipe, parameters.port),
     )
     deployment = resolve(catalog, selection)
     if parameters.mode == "attached":
@@ -125,29 +174,54 @@ def plan(catalog: Catalog, recipe: str, parameters: Parameters, *, on_step: Call
         return Plan(parameters, deployment, attached, ())
     if parameters.mode == "hardware":
         _check_engine(catalog, deployment)
-        _check_launch(deployment)
-        return Plan(parameters, deployment, deployment, ())
+        addresses = {address.name: os.environ.get(address.name, "") for address in deployment.addresses}
+        processes = tuple(filled_in(process, addresses) for process in deployment.processes)
+        found = Plan(parameters, deployment, deployment.model_copy(update={"processes": processes}), ())
+        _check_launch(found.own)
+        return found
     expected = catalog.rehearsal.engine
-    found = engine_version()
-    if found != expected.version:
+    found_engine = engine_version()
+    if found_engine != expected.version:
         raise InputError(
             f"A rehearsal needs vLLM {expected.version}; this Python environment has "
-            f"{f'vLLM {found}' if found else 'no vLLM'}.",
+            f"{f'vLLM {found_engine}' if found_engine else 'no vLLM'}.",
             "Install it with scripts/install cpu.",
         )
-    if len(deployment.processes) > 1:
-        raise InputError(
-            f"{deployment.title} has {len(deployment.processes)} processes, and a rehearsal launches one so far.",
-            "Rehearse a recipe of one node.",
-        )
+    port, *ports = _free_ports(1 + PORTS)
     cpu = Cpu(
         cores=machine.usable_cores(),
-        port=_free_port() if parameters.port == DEFAULT_PORT else parameters.port,
+        port=port if parameters.port == DEFAULT_PORT else parameters.port,
+        ports=tuple(ports),
         model=smallmodel.prepare(on_step=on_step),
+        storage=storage,
     )
     rehearsal = rehearse(deployment, catalog, cpu)
-    _check_launch(rehearsal.deployment)
-    return Plan(parameters, deployment, rehearsal.deployment, rehearsal.substitutions)
+    _check_launch(rehearsal.deployment.processes)
+    found = Plan(parameters, deployment, rehearsal.deployment, rehearsal.substitutions)
+    return _changed(found, here) if here else found
+
+
+def _changed(found: Plan, here: Here) -> Plan:
+    """The plan with one more substitution."""
+    origin = Origin(layer="rehearsal", why=here.reason, basis="chosen")
+    new = Argument(flag=here.flag, value=here.value, origins=(origin,))
+    processes = tuple(
+        process.model_copy(update={"arguments": tuple(new if a.flag == here.flag else a for a in process.arguments)})
+        for process in found.deployment.processes
+    )
+    original = str(found.recipe_deployment.processes[0].value(here.flag) or "")
+    change = Substitution(what=here.flag, original=original, replacement=here.value, reason=here.reason)
+    kept = tuple(one for one in found.substitutions if one.what != here.flag)
+    deployment = found.deployment.model_copy(update={"processes": processes})
+    return Plan(found.parameters, found.recipe_deployment, deployment, (*kept, change))
+
+
+def _port(catalog: Catalog, recipe: str, port: int) -> tuple[Override, ...]:
+    """The override of the port that clients use: of the router, where there is one."""
+    if port == DEFAULT_PORT:
+        return ()
+    entry = catalog.strategies[catalog.recipes[recipe].strategy].entry
+    return (Override(name="port", value=port, role=None if entry == "engine" else entry),)
 
 
 def _check(parameters: Parameters) -> None:
@@ -188,26 +262,34 @@ def _check_engine(catalog: Catalog, deployment: Deployment) -> None:
         )
 
 
-def _check_launch(deployment: Deployment) -> None:
+def _check_launch(processes: Iterable[Process]) -> None:
     """Refuse here what the launch would refuse later: no vLLM command, or a port in use."""
-    for process in deployment.processes:
+    for process in processes:
         find_executable(process.program[0], os.environ)
-        check_port(process.host, process.port)
+        if process.serves:
+            check_port(process.host, process.port)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, each another one."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
-def new_run_folder(runs: Path, recipe: str) -> Path:
-    """Make the folder of a new run: its name is the time in UTC and a random part, and sorts by time.
+def run_folder(runs: Path, recipe: str) -> Path:
+    """Path of the folder of a new run: its name is the time in UTC and a random part, and sorts by time."""
+    return runs / recipe / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+
+
+def make_run_folder(folder: Path) -> Path:
+    """Make the folder of a run, and return it.
 
     Raises:
         InputError: It cannot be made.
     """
-    folder = runs / recipe / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     try:
         (folder / "logs").mkdir(parents=True)
     except OSError as error:

@@ -107,6 +107,31 @@ class Timing(Record):
     seconds: float
 
 
+class Point(Record):
+    """What was measured at one place of a curve: each repetition, in the order in which they were made."""
+
+    x: float
+    values: tuple[float, ...]
+
+
+class Series(Record):
+    """A measured curve.
+
+    Attributes:
+        name: Unique within a run, for example "decode_step".
+        title: For a reader, for example "Decode step".
+        unit: Of the values, for example "ms".
+        x: What the points lie along, for a reader, with its unit, for example "Prompt (tokens)".
+        points: In the order in which they were measured.
+    """
+
+    name: str
+    title: str
+    unit: str
+    x: str
+    points: tuple[Point, ...]
+
+
 class NotebookRecord(Record):
     """The executed notebook, and what really happened in it.
 
@@ -138,6 +163,8 @@ class RunRecord(Record):
         image: The image's tag as the recipe names it; None in a rehearsal.
         image_digest: Its digest, where the run could learn it.
         environment: Allow-listed variables only, never the whole environment.
+        series: Curves that were measured.
+        answers: Token ids of answers at temperature 0, by the name of the prompt, for another run to compare with.
         server_error: Why the server died while the notebook used it; empty when it did not.
     """
 
@@ -160,6 +187,8 @@ class RunRecord(Record):
     substitutions: tuple[Substitution, ...] = ()
     checks: tuple[CheckResult, ...] = ()
     timings: tuple[Timing, ...] = ()
+    series: tuple[Series, ...] = ()
+    answers: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     server_error: str = ""
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -87,11 +88,13 @@ def execute(
     notebook = source(catalog, recipe)
     settings = TypeAdapter(begin.Parameters).validate_python({**defaults, **parameters})
     plan = begin.plan(catalog, recipe, settings, on_step=lambda text: on_event({"kind": "step", "title": text}))
-    folder = begin.new_run_folder(runs, recipe).absolute()
+    folder = begin.make_run_folder(begin.run_folder(runs, recipe)).absolute()
     on_event({"kind": "step", "title": f"Run folder: {folder}"})
     record = begin.record(plan, folder)
 
     failure = _papermill(catalog, notebook, folder, parameters, time_limit_s, on_event)
+    # A kernel that was killed could not do it.
+    shutil.rmtree(folder / begin.SECOND_TIER, ignore_errors=True)
     executed = look_at(folder / "notebook.ipynb", notebook)
     with suppress(InputError):  # the kernel may never have come so far
         record = evidence.read_record(folder / "record.json")

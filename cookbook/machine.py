@@ -12,7 +12,7 @@ import psutil
 
 from cookbook.evidence import Accelerator, Machine
 
-__all__ = ["free_memory_gib", "inspect", "usable_cores"]
+__all__ = ["free_memory_gib", "inspect", "usable_cores", "used_device_memory", "used_memory"]
 
 NVIDIA_QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
 
@@ -25,6 +25,25 @@ def usable_cores() -> tuple[int, ...]:
 def free_memory_gib() -> float:
     """Memory of this machine that is free, in whole GiB."""
     return float(psutil.virtual_memory().available // 2**30)
+
+
+def used_memory() -> float:
+    """Memory of this machine that is in use, in bytes; what is only cached from files does not count."""
+    memory = psutil.virtual_memory()
+    return float(memory.total - memory.available)
+
+
+def used_device_memory() -> float | None:
+    """Memory of all NVIDIA devices that is in use, in bytes; None where nvidia-smi does not tell."""
+    command = shutil.which("nvidia-smi")
+    if not command:
+        return None
+    query = (command, "--query-gpu=memory.used", "--format=csv,noheader,nounits")
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+        return sum(float(line) for line in answer.stdout.split()) * 2**20
+    except (subprocess.SubprocessError, OSError, ValueError):
+        return None
 
 
 def inspect() -> Machine:

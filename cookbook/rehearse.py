@@ -389,6 +389,9 @@ def _claims(
     role = [process for process in processes if process.role == first.role]
     workers = _number(first, "--tensor-parallel-size")
     engines = len(role) if _number(first, "--data-parallel-size") > 1 else 1
+    # A draft model has a cache of its own in the same blocks; here it is the same model.
+    copies = 2 if first.has("--speculative-config") else 1
+    elements_per_token *= copies
     bytes_per_element = 1 if str(first.value("--kv-cache-dtype") or "auto").startswith("fp8") else 2
     gib = next(v.value for v in first.environment if v.name == "VLLM_CPU_KVCACHE_SPACE")
     tokens = int(float(gib) * 2**30 * workers / (elements_per_token * bytes_per_element)) * engines

@@ -7,23 +7,29 @@ JupyterLab it makes a folder of its own, and its last cell writes the evidence.
 from __future__ import annotations
 
 import os
+import shutil
 import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from IPython import get_ipython
-from IPython.display import Markdown
+from IPython.display import Markdown, display
+from openai import OpenAI
 
-from cookbook import begin, checks, client, evidence, report
+from cookbook import baseline, begin, checks, client, evidence, report
 from cookbook.catalog import Catalog, load, overlay
-from cookbook.deployment import Claim, Source
+from cookbook.deployment import Claim, Process, Role, Source
 from cookbook.errors import ChecksFailed, ServerError
 from cookbook.events import Events
-from cookbook.evidence import CheckResult, Evidence, RunRecord, Timing
+from cookbook.evidence import CheckResult, Evidence, RunRecord, Series, Timing
+from cookbook.examples import EXAMPLES, Context, prose, source
 from cookbook.formats import bash
-from cookbook.launch.local import Server, launch
+from cookbook.launch.fleet import Fleet, launch_all
+from cookbook.launch.memory import MemoryWatch
 from cookbook.launch.phases import Phase, kv_cache_tokens
 from cookbook.redact import Redactor
 
@@ -32,22 +38,35 @@ __all__ = ["RECORD", "RUN_FOLDER", "Run", "open_run"]
 RUN_FOLDER = "COOKBOOK_RUN_FOLDER"
 RECORD = "record.json"
 RUNS = Path("runs")
+# A prompt of a few tokens less than the context has room for an answer.
+ROOM = 6
+ON_CPU = "A CPU and a small model cannot show it."
+NOT_PUBLISHED = "No figure is published for these flags."
+NOT_LAUNCHED = "The server was not launched by this run, so its log is not at hand."
+
+T = TypeVar("T")
 
 
-def open_run(recipe: str, **parameters: Any) -> Run:
-    """Begin a run of `recipe` with the parameters of its notebook.
+def open_run(recipe: str, parameters: Mapping[str, Any]) -> Run:
+    """Begin a run of `recipe`.
 
     Args:
         recipe: Name of the recipe.
-        **parameters: Those of `cookbook.begin.Parameters`.
+        parameters: Those of `cookbook.begin.Parameters` by name, for example a notebook's `globals()`; others are
+            passed over.
 
     Raises:
         InputError: A parameter does not fit, or this machine lacks what the run needs.
     """
     catalog = load(overlay=overlay())
-    plan = begin.plan(catalog, recipe, begin.Parameters(**parameters), on_step=print)
-    folder = os.environ.get(RUN_FOLDER)
-    return Run(catalog, plan, Path(folder) if folder else begin.new_run_folder(RUNS, recipe), own=not folder)
+    given = os.environ.get(RUN_FOLDER)
+    folder = Path(given) if given else begin.run_folder(RUNS, recipe)
+    known = {name: parameters[name] for name in begin.Parameters.__dataclass_fields__ if name in parameters}
+    settings = begin.Parameters(**known)
+    plan = begin.plan(catalog, recipe, settings, on_step=print, storage=folder / begin.SECOND_TIER)
+    if not given:
+        begin.make_run_folder(folder)
+    return Run(catalog, plan, folder, own=not given)
 
 
 class Run:
@@ -56,21 +75,27 @@ class Run:
     Attributes:
         model: The name that clients use.
         base_url: Address of the server; empty until it is there.
-        server: The server that this run launched; None before, and where it was already running.
+        fleet: The servers that this run launched; None before, and where one was already running.
+        rehearsal: Whether a small model answers on a CPU.
     """
 
     def __init__(self, catalog: Catalog, plan: begin.Plan, folder: Path, *, own: bool) -> None:
         self._catalog = catalog
         self._plan = plan
+        # What runs: the same, but for the other side of a comparison.
+        self._running = plan
         self._folder = folder
         self._own = own
         self._events = Events(None if own else folder)
         self._redactor = Redactor.from_environ(os.environ)
         self._record = begin.record(plan, folder)
+        self._memory = MemoryWatch()
+        self._context: Context | None = None
         self._save()
         self.model = plan.deployment.served_model_name
         self.base_url = ""
-        self.server: Server | None = None
+        self.fleet: Fleet | None = None
+        self.rehearsal = plan.parameters.mode == "rehearsal"
 
     # What a reader sees
 
@@ -83,12 +108,12 @@ class Run:
         return Markdown(report.requirements(self._catalog, self._plan.recipe_deployment))
 
     def commands(self) -> Markdown:
-        """The commands for the hardware, and the ones that run here where these differ."""
-        return Markdown(report.commands(self._plan, bash.render))
+        """The commands for the hardware and how to stop them, those that run here where they differ, and the reasons.
 
-    def reasons(self) -> Markdown:
-        """Why each flag is there, how sure that is, and its source."""
-        return Markdown(report.reasons(self._plan.recipe_deployment))
+        Each flag with why it is there, how sure that is, and its source.
+        """
+        text = report.commands(self._plan, bash.render)
+        return Markdown(f"{text}\n\n{report.reasons(self._plan.recipe_deployment)}")
 
     def troubleshooting(self) -> Markdown:
         """The known problems that apply to this recipe."""
@@ -101,50 +126,104 @@ class Run:
     # The server
 
     def start(self) -> str:
-        """Launch the server and wait until it is ready, or find the one that already runs.
+        """Launch the servers of this machine and wait until they are ready, or find the one that already runs.
 
         Returns:
-            Its address.
+            The address for clients.
 
         Raises:
-            InputError: The port is in use, or vLLM is missing.
-            ServerError: It did not come up, or it died; the message has the root cause out of its log.
-            TimeLimitError: It was not ready within `ready_timeout_s`.
+            InputError: A port is in use, or vLLM is missing.
+            ServerError: One did not come up, or died; the message has the root cause out of its log.
+            TimeLimitError: One was not ready within `ready_timeout_s`.
         """
-        parameters = self._plan.parameters
-        if parameters.base_url:
-            self.base_url = client.server_url(parameters.base_url)
+        if self._plan.parameters.base_url:
+            self.base_url = client.server_url(self._plan.parameters.base_url)
             self._read_version()
             print(f"Using the server at {self.base_url}. It was not launched by this run.")
             return self.base_url
-        process = self._plan.deployment.processes[0]
-        self._update(commands=(begin.command_record(process),))
-        began = time.monotonic()
-        print(f"Starting {process.name}: vllm serve, port {process.port}. Its log: {process.name}.log", flush=True)
-        self.server = launch(
-            process,
-            log=self._folder / "logs" / f"{process.name}.log",
-            served_model_name=self.model,
-            ready_timeout_s=parameters.ready_timeout_s,
-            on_phase=self._on_phase,
-        )
-        self.base_url = self.server.base_url
+        elsewhere = [process for process in self._plan.deployment.processes if process not in self._plan.own]
+        if elsewhere:
+            names = ", ".join(f"{process.name} on node {process.node}" for process in elsewhere)
+            print(f"This node runs {', '.join(process.name for process in self._plan.own)}. Start the others by their")
+            print(f"commands above: {names}. The server is ready when all of them are.")
+        self._launch(self._plan, "")
         shell = get_ipython()
         if shell:
             shell.events.register("post_run_cell", self._after_cell)
-        self._add_timing("server start", time.monotonic() - began)
         return self.base_url
 
-    def _on_phase(self, phase: Phase) -> None:
-        self._events.emit("phase", title=phase.title, detail=phase.detail, seconds=round(phase.seconds, 1))
-        print(f"{phase.seconds:7.1f} s  {phase.title}{f': {phase.detail}' if phase.detail else ''}", flush=True)
+    def restart(self, *, without: str, here: begin.Here | None = None) -> str:
+        """Stop what runs, and launch the recipe without one of its features: the other side of a comparison.
+
+        A rehearsal that has left the feature out anyway has the same command for both sides. It says so and keeps the
+        server that runs, which stands for both.
+
+        Args:
+            without: The feature.
+            here: What a rehearsal changes besides, where that shows a difference on a CPU too.
+
+        Returns:
+            The address for clients.
+
+        Raises:
+            InputError: As `start`; and for a server that this run did not launch.
+            ServerError: As `start`.
+            TimeLimitError: As `start`.
+        """
+        if self.fleet is None:
+            print(f"The server was not launched by this run, so it cannot be started without {without}.")
+            return self.base_url
+        other = begin.plan(
+            self._catalog,
+            self._plan.deployment.recipe,
+            self._plan.parameters,
+            on_step=print,
+            storage=self._folder / begin.SECOND_TIER,
+            without=without,
+            here=here if self.rehearsal else None,
+        )
+        if self.rehearsal and _words(other) == _words(self._running):
+            print(f"Here {without} was left out from the beginning, so the server that runs stands for both sides.")
+            return self.base_url
+        self._stop_servers()
+        print(f"The same without {without}:")
+        self._running = other
+        self._launch(other, f" without {without}")
+        return self.base_url
+
+    def _launch(self, plan: begin.Plan, suffix: str) -> None:
+        began = time.monotonic()
+        for process in plan.own:
+            record = begin.command_record(process)
+            record = record.model_copy(update={"name": f"{record.name}{suffix}"})
+            self._update(commands=(*self._record.commands, record))
+            port = f", port {process.port}" if process.serves else ""
+            print(f"Starting {process.name}: {' '.join(process.program[:2])}{port}. Its log: {process.name}.log")
+        self._memory.start()
+        self.fleet = launch_all(
+            plan.own,
+            logs=self._folder / "logs" / suffix.strip().replace(" ", "-"),
+            served_model_name=self.model,
+            ready_timeout_s=plan.parameters.ready_timeout_s,
+            on_phase=self._on_phase,
+        )
+        self.base_url = self.fleet.base_url
+        self._context = None
+        self._memory.mark("ready")
+        self._add_timing(f"server start{suffix}", time.monotonic() - began)
+
+    def _on_phase(self, process: Process, phase: Phase) -> None:
+        name = f"{process.name}: " if len(self._running.own) > 1 else ""
+        title = f"{name}{phase.title}"
+        self._events.emit("phase", title=title, detail=phase.detail, seconds=round(phase.seconds, 1))
+        print(f"{phase.seconds:7.1f} s  {title}{f': {phase.detail}' if phase.detail else ''}", flush=True)
 
     def _after_cell(self, result: Any) -> None:
-        """When a cell failed because the server is dead, say why it died: the cell only saw a broken connection."""
-        if result.success or self.server is None:
+        """When a cell failed because a server is dead, say why it died: the cell only saw a broken connection."""
+        if result.success or self.fleet is None:
             return
         try:
-            self.server.check_alive()
+            self.fleet.check_alive()
         except ServerError as error:
             self._update(server_error=str(error))
             print(f"{error}\n\n{error.log_tail}")
@@ -160,25 +239,127 @@ class Run:
             ) from error
         self._update(versions={**self._record.versions, "vllm": version})
 
-    def http(self) -> httpx.Client:
-        """A client for what the openai package does not cover."""
-        return client.http(self.base_url, self._plan.parameters.request_timeout_s)
+    def http(self, role: Role | None = None) -> httpx.Client:
+        """A client for what the openai package does not cover.
+
+        Args:
+            role: Of the server to ask; None for the one that clients use.
+        """
+        url = self._urls(role)[0] if role else self.base_url
+        return client.http(url, self._plan.parameters.request_timeout_s)
+
+    def _urls(self, *roles: Role) -> list[str]:
+        """Addresses of the servers of these roles, also of those on other nodes; empty where they are not known."""
+        if self._plan.parameters.mode == "attached":
+            return []
+        found = [process for process in self._running.deployment.processes if process.role in roles and process.serves]
+        return [f"http://{process.host}:{process.port}" for process in found]
+
+    def log(self, *roles: Role) -> str:
+        """What the servers of these roles wrote so far, of all where none is named; empty for one that already ran."""
+        servers = [] if self.fleet is None else self.fleet.of(*roles) if roles else self.fleet.servers
+        return "\n".join(server.read_log() for server in servers)
+
+    def metrics(self, *roles: Role) -> dict[str, float]:
+        """Counters and gauges, each summed over its labels and over the servers of these roles.
+
+        Without a role they are those of all engines: a router has none.
+        """
+        urls = self._urls(*roles) if roles else self._urls("engine", "prefill", "decode")
+        totals: dict[str, float] = {}
+        for url in urls or [self.base_url]:
+            with client.http(url, self._plan.parameters.request_timeout_s) as http:
+                for name, value in client.metrics(http).items():
+                    totals[name] = totals.get(name, 0.0) + value
+        return totals
 
     @property
     def max_tokens(self) -> int:
         """Length to allow for a long answer: enough to think on the hardware, little in a rehearsal."""
         limits = self._catalog.model.max_tokens, self._catalog.rehearsal.max_tokens.value
-        return limits[self._plan.parameters.mode == "rehearsal"]
+        return limits[self.rehearsal]
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Context length in tokens, as the server says; None where it does not."""
+        with self.http() as http:
+            entries = http.get("/v1/models").raise_for_status().json()["data"]
+        lengths = [entry.get("max_model_len") for entry in entries if entry.get("id") == self.model]
+        flag = self._running.deployment.processes[0].value("--max-model-len")
+        # A router may pass the models on without their length.
+        known = lengths[0] if lengths and lengths[0] else flag
+        return None if known is None else int(str(known))
+
+    def sizes(self, hardware: T, *, rehearsal: T) -> T:
+        """What to measure with: on the hardware, or so that a CPU is done with it in seconds."""
+        return rehearsal if self.rehearsal else hardware
+
+    def stop_role(self, role: Role) -> None:
+        """Stop the servers of a role, to see what becomes of the others."""
+        for server in self.fleet.of(role) if self.fleet else ():
+            server.stop()
+            print(f"{server.process.name} was stopped.")
 
     def stop(self) -> None:
-        """Stop the server, if this run launched it. Doing so again does nothing."""
-        if self.server and self.server.alive():
-            shell = get_ipython()
-            if shell:
-                # From now on a failing cell has another reason.
+        """Stop what this run launched. Doing so again does nothing."""
+        if self.fleet is None:
+            return
+        shell = get_ipython()
+        if shell:
+            # From now on a failing cell has another reason.
+            with suppress(ValueError):
                 shell.events.unregister("post_run_cell", self._after_cell)
-            self.server.stop()
-            print("The server and all its processes are gone.")
+        self._stop_servers()
+        self.fleet = None
+
+    def _stop_servers(self) -> None:
+        assert self.fleet
+        self._memory.mark("stopping")
+        self.fleet.stop()
+        self._memory.stop()
+        shutil.rmtree(self._folder / begin.SECOND_TIER, ignore_errors=True)
+        print("All processes that this run started are gone.")
+
+    # The examples
+
+    def examples(self, *names: str) -> None:
+        """Run client examples, each shown with its code, what it brought back, and its checks.
+
+        Args:
+            *names: Of `cookbook.examples.EXAMPLES`.
+        """
+        self._context = self._context or self._make_context()
+        for name in names:
+            text = f"{prose(name)}\n\n```python\n{source(name)}\n```"
+            display(Markdown(text))
+            outcome = EXAMPLES[name](self._context)
+            if outcome.text:
+                print(outcome.text)
+            for result in outcome.checks:
+                self.check(result)
+
+    def _make_context(self) -> Context:
+        timeout = self._plan.parameters.request_timeout_s
+        small = self.model == self._catalog.rehearsal.model.name
+        first = self._plan.recipe_deployment.processes[0]
+        sees = not small and not first.has("--language-model-only")
+        limit = self.max_model_len
+        return Context(
+            client=OpenAI(base_url=f"{self.base_url}/v1", api_key=client.api_key(), timeout=timeout, max_retries=0),
+            model=self.model,
+            base_url=self.base_url,
+            max_model_len=limit,
+            max_tokens=self.max_tokens,
+            thinks=not small and first.has("--reasoning-parser"),
+            sees=sees,
+            refuses_images=not sees,
+            small=small,
+            request_timeout_s=timeout,
+            long_input_tokens=None if limit is None else limit - ROOM,
+            metrics_urls=tuple(self._urls("engine", "prefill", "decode")),
+            groups=int(str(self._running.deployment.processes[0].value("--data-parallel-size") or 1)),
+            strict=not self._urls("router"),
+        )
 
     # The checks
 
@@ -188,59 +369,121 @@ class Run:
         self._events.emit("check", **result.model_dump(include={"title", "verdict", "measured"}))
         print(report.check_line(result))
 
-    def check_ready(self) -> None:
-        """The server answers, and came up within its time limit."""
+    def leave_out(self, name: str, title: str, *, expected: str, reason: str) -> None:
+        """Record that a check was not made, and why."""
+        self.check(checks.leave_out(name, title, expected=expected, reason=reason))
+
+    def check_server(self) -> None:
+        """It is ready, came up in time, serves the model with the context of the command, and has the KV cache."""
         with self.http() as http:
             status = http.get("/health").status_code
-        seconds = self.server.phases[-1].seconds if self.server else None
-        limit = self._plan.parameters.ready_timeout_s
-        self.check(checks.ready(seconds, limit_s=limit, health_status=status))
-
-    def check_model(self) -> None:
-        """The server names the model, with the context length of the command."""
-        with self.http() as http:
             models = http.get("/v1/models").raise_for_status().json()
+        ends = [server.phases[-1].seconds for server in self.fleet.servers] if self.fleet else []
+        limit = self._plan.parameters.ready_timeout_s
+        self.check(checks.ready(max(ends, default=None), limit_s=limit, health_status=status))
         length = self._plan.deployment.processes[0].value("--max-model-len")
         attached = self._plan.parameters.mode == "attached"
-        expected = None if attached or length is None else int(str(length))
+        # A router may pass the models on without their length.
+        silent = all(entry.get("max_model_len") is None for entry in models.get("data", ()))
+        expected = None if attached or length is None or silent else int(str(length))
         self.check(checks.serves(models, model=self.model, max_model_len=expected))
+        self._check_kv_cache()
 
-    def check_kv_cache(self) -> None:
-        """The KV cache holds what is claimed, by the server's log."""
-        claim = self._plan.deployment.claim("kv_cache_tokens")
-        title = "KV cache capacity"
+    def _check_kv_cache(self) -> None:
+        name, title = "kv_cache_tokens", "KV cache capacity"
+        claim = next((c for c in self._plan.deployment.claims if c.name.startswith(name)), None)
         if claim is None:
-            reason = "No figure is published for these flags."
-            self.check(checks.leave_out("kv_cache_tokens", title, expected="a published figure", reason=reason))
-        elif self.server is None:
-            reason = "The server was not launched by this run, so its log is not at hand."
-            expected = f"{claim.value:,.0f} {claim.unit}"
-            self.check(checks.leave_out("kv_cache_tokens", title, expected=expected, reason=reason))
+            self.leave_out(name, title, expected="a published figure", reason=NOT_PUBLISHED)
+        elif self.fleet is None:
+            self.leave_out(name, title, expected=f"{claim.value:,.0f} {claim.unit}", reason=NOT_LAUNCHED)
         else:
-            tokens = kv_cache_tokens(self.server.read_log())
-            self.check(checks.kv_cache_tokens(tokens, claim, self._source(claim)))
+            tokens = kv_cache_tokens(self.log(self._plan.deployment.processes[0].role))
+            self.check(checks.kv_cache_tokens(tokens, claim, self.source(claim)))
 
-    def check_reasoning(self, reasoning: str | None, answer: str | None) -> None:
-        """The reasoning arrives apart from the answer; left out where no reasoning parser runs."""
-        flag = "--reasoning-parser"
-        if any(argument.flag == flag for argument in self._plan.deployment.processes[0].arguments):
-            self.check(checks.reasoning_apart(reasoning, answer))
-            return
-        reason = next((s.reason for s in self._plan.substitutions if s.what == flag), f"The command has no {flag}.")
-        title = "Reasoning apart from the answer"
-        self.check(checks.leave_out("reasoning", title, expected="two fields", reason=reason))
+    def kv_tokens(self) -> int | None:
+        """Tokens that the KV cache of the first role holds, by the log; None where it does not say."""
+        tokens = kv_cache_tokens(self.log(self._running.deployment.processes[0].role))
+        return sum(tokens) or None
 
-    def _source(self, claim: Claim) -> Source:
+    def claim(self, name: str) -> Claim | None:
+        """A published figure for this recipe, or None."""
+        return self._plan.recipe_deployment.claim(name)
+
+    def source(self, claim: Claim) -> Source:
+        """Where a published figure comes from."""
         return self._catalog.sources[claim.source] if claim.source else Source(title="This recipe")
+
+    def judge(
+        self,
+        claim: str,
+        title: str,
+        check: Callable[..., CheckResult],
+        *measured: Any,
+        rehearsed: bool = False,
+        **more: Any,
+    ) -> None:
+        """Hold what was measured against a published figure.
+
+        It is left out where none is published for this recipe, and in a rehearsal: what a CPU measured is shown, and
+        not held against a figure of the hardware.
+
+        Args:
+            claim: Name of the figure.
+            title: Of the check.
+            check: Of `cookbook.feature_checks`; called with name, title, what was measured, claim and source.
+            *measured: What was measured.
+            rehearsed: Whether a rehearsal can show it too.
+            **more: Further arguments of the check.
+        """
+        found = self.claim(claim)
+        if found is None:
+            self.leave_out(claim, title, expected="a published figure", reason=NOT_PUBLISHED)
+        elif self.rehearsal and not rehearsed:
+            self.leave_out(claim, title, expected=found.statement, reason=ON_CPU)
+        else:
+            self.check(check(claim, title, *measured, claim=found, source=self.source(found), **more))
+
+    def baseline(self, recipe: str) -> Evidence | None:
+        """The newest run of another recipe in the same circumstances, which is named; None where there is none."""
+        found = baseline.baseline(self._folder.parent.parent, recipe, self._record)
+        print(f"Baseline: {baseline.names(found)} ({recipe})." if found else f"No baseline: no such run of {recipe}.")
+        return found
+
+    def against(
+        self, recipe: str, claim: str, title: str, check: Callable[..., CheckResult], ours: Series, **more: Any
+    ) -> None:
+        """Hold a measured curve against that of a run of another recipe in the same circumstances.
+
+        Args:
+            recipe: The other one.
+            claim: Name of the published figure that says how the two compare.
+            title: Of the check.
+            check: Of `cookbook.feature_checks`; called with name, title, both curves, claim, source and compared_with.
+            ours: The curve; the other run's has the same name.
+            **more: Further arguments of the check.
+        """
+        found = self.baseline(recipe)
+        theirs = next((series for series in found.series if series.name == ours.name), None) if found else None
+        if found and theirs:
+            self.judge(claim, title, check, ours, theirs, compared_with=baseline.names(found), **more)
+        else:
+            figure = self.claim(claim)
+            expected = figure.statement if figure else "a published figure"
+            self.check(baseline.no_baseline(claim, title, expected, recipe))
+
+    def keep(self, series: Series) -> Series:
+        """Record a measured curve, and return it."""
+        self._update(series=(*self._record.series, series))
+        return series
+
+    def keep_answers(self, answers: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
+        """Record answers for another run to compare with, and return them."""
+        self._update(answers=dict(answers))
+        return answers
 
     def results(self) -> Markdown:
         """The table of all checks so far."""
         return Markdown(report.checks_table(self._record.checks))
-
-    def metrics(self) -> dict[str, float]:
-        """The server's counters and gauges, each summed over its labels."""
-        with self.http() as http:
-            return client.metrics(http)
 
     # The end
 
@@ -283,3 +526,16 @@ class Run:
     def _save(self) -> None:
         clean = self._redactor.value(self._record.model_dump(mode="json"))
         evidence.write(self._folder / RECORD, RunRecord.model_validate(clean))
+
+
+def _words(plan: begin.Plan) -> list[list[str]]:
+    """The commands of a rehearsal without its ports, which differ each time."""
+    return [
+        [
+            word
+            for argument in process.arguments
+            if argument.flag not in {"--port", "--master-port", "--data-parallel-rpc-port"}
+            for word in argument.words()
+        ]
+        for process in plan.own
+    ]

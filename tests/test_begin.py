@@ -67,7 +67,7 @@ def test_at_a_running_server_nothing_is_launched(catalog: Catalog, tmp_path: Pat
     plan = begin.plan(catalog, "b300_tp8", parameters, on_step=silent)
     assert plan.parameters.mode == "attached"
     assert plan.deployment.served_model_name == "other/name"
-    record = begin.record(plan, begin.new_run_folder(tmp_path, "b300_tp8"))
+    record = begin.record(plan, begin.make_run_folder(begin.run_folder(tmp_path, "b300_tp8")))
     assert record.mode == "attached"
     assert record.image is None
 
@@ -86,7 +86,7 @@ def test_the_environment_is_recorded_by_name_only(
 
 
 def test_run_folders_sort_by_time_and_never_clash(tmp_path: Path) -> None:
-    folders = [begin.new_run_folder(tmp_path, "b300_tp8") for _ in range(5)]
+    folders = [begin.make_run_folder(begin.run_folder(tmp_path, "b300_tp8")) for _ in range(5)]
     assert len(set(folders)) == 5
     assert all((folder / "logs").is_dir() for folder in folders)
 

@@ -20,7 +20,7 @@ from cookbook.selection import Override, named
 def test_the_command_on_two_cores(rehearsal: Rehearsal) -> None:
     assert rehearsal.deployment.processes[0].argv == (
         *("vllm", "serve", "/models/small"),
-        *("--max-model-len", "4096"),
+        *("--max-model-len", "2048"),
         "--enable-prefix-caching",
         *("--kv-cache-dtype", "fp8"),
         *("--tensor-parallel-size", "2"),
@@ -28,6 +28,7 @@ def test_the_command_on_two_cores(rehearsal: Rehearsal) -> None:
         *("--tool-call-parser", "hermes"),
         *("--host", "127.0.0.1"),
         *("--port", "8123"),
+        "--disable-hybrid-kv-cache-manager",
         *("--served-model-name", "SmolLM2-135M-Instruct"),
         *("--dtype", "bfloat16"),
         "--enforce-eager",
@@ -122,7 +123,8 @@ def test_groups_become_two_processes_of_a_group_each(catalog: Catalog) -> None:
     for rank in (0, 1):
         words = argv(found, f"engine-{rank}")
         assert after(words, "--data-parallel-size") == "2"
-        assert after(words, "--data-parallel-start-rank") == str(rank)
+        # vLLM 0.32.0 takes a head with a start rank for one of several servers, and refuses headless nodes (seen).
+        assert ("--data-parallel-start-rank" in words) == ("--headless" in words) == (rank == 1)
         assert after(words, "--tensor-parallel-size") == "1"
     assert any(change.what == "processes" for change in found.substitutions)
 

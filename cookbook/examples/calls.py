@@ -278,7 +278,7 @@ def cancelled(
     stream = client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": "Count from 1 to 1000."}],
-        max_tokens=4000,
+        max_tokens=1500,
         reasoning_effort="none",
         stream=True,
         # Else a short answer could be what ends it.
@@ -297,17 +297,20 @@ def cancelled(
 
 
 def prefix_cache(
-    client: OpenAI, model: str, servers: Sequence[httpx.Client], lines: int
+    client: OpenAI, model: str, servers: Sequence[httpx.Client], lines: int, groups: int
 ) -> tuple[int, dict[str, float], dict[str, float]]:
-    """A long prompt is sent twice. The counters are read before and after the second time.
+    """A long prompt is sent again. Where groups serve side by side each has a cache of its own, so it is sent once more
+    than there are groups. The counters are read before and after.
 
     Returns the length of the prompt in tokens, and the counters.
     """
     prompt = "\n".join(f"Line {number}: the server reads this once and remembers it." for number in range(lines))
-    first = client.completions.create(model=model, prompt=prompt, max_tokens=1, temperature=0)
     before = counters(servers)
-    client.completions.create(model=model, prompt=prompt, max_tokens=1, temperature=0)
-    return first.usage.prompt_tokens if first.usage else 0, before, counters(servers)
+    tokens = 0
+    for _ in range(groups + 1):
+        answer = client.completions.create(model=model, prompt=prompt, max_tokens=1, temperature=0)
+        tokens = answer.usage.prompt_tokens if answer.usage else 0
+    return tokens, before, counters(servers)
 
 
 def anthropic_messages(server: httpx.Client, model: str) -> httpx.Response:

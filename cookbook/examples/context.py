@@ -38,6 +38,8 @@ class Context:
             too long.
         metrics_urls: Base URLs of the engines whose `/metrics` count; empty for `base_url`. A router has no counters
             of an engine.
+        groups: Data-parallel groups that serve side by side.
+        strict: Whether `strict` of a tool reaches the engine.
     """
 
     client: OpenAI
@@ -52,6 +54,8 @@ class Context:
     request_timeout_s: float
     long_input_tokens: int | None = None
     metrics_urls: tuple[str, ...] = ()
+    groups: int = 1
+    strict: bool = True
 
     @contextmanager
     def engines(self) -> Iterator[tuple[httpx.Client, ...]]:

@@ -29,6 +29,10 @@ Example: TypeAlias = Callable[[Context], Outcome]
 
 NOT_SMALL = "The small model does not reason, and no reasoning parser runs."
 NO_PARSER = "The server runs without a reasoning parser."
+NOT_STRICT = (
+    "vllm-router 0.1.17 takes `strict` out of a tool (seen), so nothing holds the arguments to the schema, and the "
+    "small model does not keep to it by itself."
+)
 UNKNOWN_LENGTH = "The context length of this server is not known."
 CITIES = {
     "France": "Paris",
@@ -53,6 +57,8 @@ SMALL_CLIENTS = 4
 LINES = 2000
 SMALL_LINES = 100
 FREED_WITHIN_S = 10.0
+# More than a block: vLLM 0.32.0's ExampleConnector, the second KV tier of a rehearsal, dies of a prompt of one token.
+SHORT = 40
 
 
 def chat(context: Context) -> Outcome:
@@ -100,8 +106,18 @@ def reasoning(context: Context) -> Outcome:
     return Outcome("\n".join(text), (*found, checks.reasoning_off(*results["none"])))
 
 
+def _loose(context: Context, name: str, title: str) -> Outcome | None:
+    """The check left out, where the small model would have to keep to a schema by itself."""
+    if not context.small or context.strict:
+        return None
+    return Outcome("", (checks.leave_out(name, title, expected="get_weather(…) by its schema", reason=NOT_STRICT),))
+
+
 def tool_call(context: Context) -> Outcome:
     """One call of a tool."""
+    left_out = _loose(context, "tool_call", "Tool called with valid arguments")
+    if left_out:
+        return left_out
     called = calls.tool_call(context.client, context.model, context.max_tokens).message.tool_calls or []
     functions = [call.function for call in called if call.type == "function"]
     text = "\n".join(f"{function.name}({function.arguments})" for function in functions)
@@ -110,6 +126,9 @@ def tool_call(context: Context) -> Outcome:
 
 def tool_turns(context: Context) -> Outcome:
     """A call, its result, and the answer."""
+    left_out = _loose(context, "tool_turns", "Tool used over several turns")
+    if left_out:
+        return left_out
     messages = calls.tool_turns(context.client, context.model, context.max_tokens)
     found = checks.tools_in_turns(messages, tools={"get_weather": calls.WEATHER}, contains="21")
     return Outcome("\n".join(json.dumps(message, ensure_ascii=False) for message in messages), (found,))
@@ -117,6 +136,9 @@ def tool_turns(context: Context) -> Outcome:
 
 def streamed_tool_call(context: Context) -> Outcome:
     """A call out of its pieces."""
+    left_out = _loose(context, "streamed_tool_call", "Streamed tool call is whole")
+    if left_out:
+        return left_out
     pieces = calls.streamed_tool_call(context.client, context.model, context.max_tokens)
     text = "\n".join(f"{''.join(call['name'])}: {' | '.join(call['arguments'])}" for call in pieces)
     found = checks.streamed_tool_call(pieces, name="get_weather", parameters=calls.WEATHER)
@@ -216,7 +238,7 @@ def prefix_cache(context: Context) -> Outcome:
     """A prompt that comes twice."""
     lines = SMALL_LINES if context.small else LINES
     with context.engines() as engines:
-        tokens, before, after = calls.prefix_cache(context.client, context.model, engines, lines)
+        tokens, before, after = calls.prefix_cache(context.client, context.model, engines, lines, context.groups)
     names = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:request_success_total")
     text = "\n".join(f"{name:34} {before.get(name, 0):10.0f} -> {after.get(name, 0):10.0f}" for name in names)
     return Outcome(text, (checks.prefix_cache_hits(before, after, prompt_tokens=tokens),))
@@ -234,7 +256,7 @@ def anthropic_messages(context: Context) -> Outcome:
 def _alive(context: Context) -> bool:
     """Whether the server still answers a request."""
     try:
-        calls.long_input(context.client, context.model, 1)
+        calls.long_input(context.client, context.model, SHORT)
     except OpenAIError:
         return False
     return True

@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -25,7 +25,7 @@ from cookbook.launch.processes import end, members
 from cookbook.launch.rootcause import root_cause, tail
 from cookbook.launch.supervisor import GRACE_S, LEFT_BEHIND_GRACE_S
 
-__all__ = ["Server", "launch"]
+__all__ = ["Server", "launch", "start", "wait_until_ready"]
 
 LOOK_EVERY_S = 0.2
 REQUEST_TIMEOUT_S = 2.0
@@ -45,15 +45,17 @@ class Server:
     Attributes:
         process: What was started.
         base_url: Address for clients on this machine, without a path.
+        called: What errors call it, at the beginning of a sentence.
         log: Its log file, free of secrets.
-        pid: Of `vllm serve`; its workers are in the same session.
-        phases: Of its start; the last is "ready".
+        pid: Of the command; its workers are in the same session.
+        phases: Of its start; the last is "ready", where it listens at all.
     """
 
     def __init__(
         self,
         process: Process,
         *,
+        called: str,
         log: Path,
         log_start: int,
         supervisor: subprocess.Popen[bytes],
@@ -62,9 +64,11 @@ class Server:
     ) -> None:
         self.process = process
         self.base_url = f"http://{_reachable(process.host)}:{process.port}"
+        self.called = called
         self.log = log
         self.pid = pid
         self.phases: list[Phase] = []
+        self.began = time.monotonic()
         self._log_start = log_start
         self._supervisor = supervisor
         self._mark = mark
@@ -82,9 +86,9 @@ class Server:
 
     def alive(self) -> bool:
         """Whether the server's main process and its supervisor live."""
-        return not self._died_within(0)
+        return not self.died_within(0)
 
-    def _died_within(self, seconds: float) -> bool:
+    def died_within(self, seconds: float) -> bool:
         """Wait for the end of the server, up to a bound; returns at once when it ends."""
         if self._stopped:
             return True
@@ -107,7 +111,7 @@ class Server:
             ServerError: It is; with the root cause out of its log.
         """
         if self._end is None and not self.alive():
-            self._end = ServerError("The server was stopped by this run.") if self._stopped else self._death()
+            self._end = ServerError(f"{self.called} was stopped by this run.") if self._stopped else self._death()
         if self._end:
             raise self._end
 
@@ -116,15 +120,15 @@ class Server:
         text = self.read_log(LOG_END_BYTES)
         if code < 0:
             return ServerError(
-                f"The supervisor of the server was killed by signal {-code}, and the server with it.",
-                f"Look for who sends that signal: the OOM killer or a batch system. The server's log: {self.log}",
+                f"{self.called} was ended: its supervisor was killed by signal {-code}.",
+                f"Look for who sends that signal: the OOM killer or a batch system. Its log: {self.log}",
                 tail(text),
             )
         cause = root_cause(text, code)
         where = f" ({cause.process})" if cause.process else ""
         lines = [*cause.context, "…", tail(text)] if cause.context else [tail(text)]
         return ServerError(
-            f"The server died{where}: {cause.what.rstrip('.')}.",
+            f"{self.called} died{where}: {cause.what.rstrip('.')}.",
             f"{cause.hint} Its log: {self.log}".strip(),
             "\n".join(lines),
         )
@@ -144,17 +148,21 @@ class Server:
         except OSError:
             return ""
 
+    def ask_to_stop(self) -> None:
+        """Have the server stopped, without waiting until it is gone."""
+        self._stopped = True
+        assert self._supervisor.stdin
+        with suppress(OSError):
+            self._supervisor.stdin.close()
+
     def stop(self) -> int:
         """Stop the server and everything that came of it. Doing so again does nothing.
 
         Returns:
             The exit code of the server, 128 + n for a signal; -n when its supervisor was killed by one.
         """
-        self._stopped = True
-        assert self._supervisor.stdin
+        self.ask_to_stop()
         assert self._supervisor.stdout
-        with suppress(OSError):
-            self._supervisor.stdin.close()
         self._guard.join(STOP_LIMIT_S)
         if self._guard.is_alive():
             self._supervisor.kill()
@@ -183,11 +191,10 @@ def launch(
 ) -> Server:
     """Start a process of a deployment and wait until it is ready.
 
-    Ready means: the process lives, it is the one that listens on the port, `/health` is 200, and `/v1/models` names
-    the model. When this raises, whatever was started has been stopped.
+    When this raises, whatever was started has been stopped.
 
     Args:
-        process: What to start; its first word is "vllm".
+        process: What to start.
         log: File for its output; it is appended to.
         served_model_name: The model that has to be named.
         ready_timeout_s: Bound on the start, in seconds.
@@ -195,33 +202,154 @@ def launch(
         environ: What the server inherits, and where its key is (VLLM_API_KEY).
 
     Raises:
-        InputError: vLLM is missing, the port is in use, or the log cannot be written.
-        ServerError: It died, or another server answers on its port.
-        TimeLimitError: It was not ready in time.
+        InputError: As `start`.
+        ServerError: As `wait_until_ready`.
+        TimeLimitError: As `wait_until_ready`.
     """
-    command = [find_executable(process.argv[0], environ), *process.argv[1:]]
-    check_port(process.host, process.port)
-    log_start = check_log(log)
-    mark = uuid.uuid4().hex
-    inherited = {n: v for n, v in environ.items() if n not in NOT_INHERITED and not n.startswith(OWN_VARIABLES)}
-    own = {variable.name: variable.value for variable in process.environment}
-    began = time.monotonic()
-    supervisor, pid = _start(command, log, {**inherited, **own, MARK: mark})
-    server = Server(process, log=log, log_start=log_start, supervisor=supervisor, pid=pid, mark=f"{MARK}={mark}")
-    if process.devices == 0:
-        _yield_to_others(pid)
-
-    def tell(phase: Phase) -> None:
-        server.phases.append(phase)
-        on_phase(phase)
-
+    server = start(process, log=log, environ=environ)
     try:
-        tell(Phase("started", "Process started", "", time.monotonic() - began))
-        _wait_until_ready(server, served_model_name, began + ready_timeout_s, environ.get("VLLM_API_KEY"), tell, began)
+        wait_until_ready(
+            (server,),
+            served_model_name=served_model_name,
+            ready_timeout_s=ready_timeout_s,
+            began=server.began,
+            on_phase=lambda _, phase: on_phase(phase),
+            environ=environ,
+        )
     except BaseException:
         server.stop()
         raise
     return server
+
+
+def start(
+    process: Process, *, log: Path, called: str = "The server", environ: Mapping[str, str] = os.environ
+) -> Server:
+    """Start a process of a deployment, and leave it to load.
+
+    Args:
+        process: What to start; its first word is a command, for example "vllm".
+        log: File for its output; it is appended to.
+        called: What errors call it, at the beginning of a sentence.
+        environ: What the server inherits.
+
+    Raises:
+        InputError: The command is missing, the port is in use, or the log cannot be written.
+    """
+    command = [find_executable(process.argv[0], environ), *process.argv[1:]]
+    if process.serves:
+        check_port(process.host, process.port)
+    log_start = check_log(log)
+    mark = uuid.uuid4().hex
+    inherited = {n: v for n, v in environ.items() if n not in NOT_INHERITED and not n.startswith(OWN_VARIABLES)}
+    own = {variable.name: variable.value for variable in process.environment}
+    supervisor, pid = _start(command, log, {**inherited, **own, MARK: mark})
+    server = Server(
+        process,
+        called=called,
+        log=log,
+        log_start=log_start,
+        supervisor=supervisor,
+        pid=pid,
+        mark=f"{MARK}={mark}",
+    )
+    if process.devices == 0:
+        _yield_to_others(pid)
+    return server
+
+
+def wait_until_ready(
+    servers: Sequence[Server],
+    *,
+    served_model_name: str,
+    ready_timeout_s: float,
+    began: float,
+    on_phase: Callable[[Server, Phase], None],
+    besides: Sequence[Server] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Wait until each of the servers that listens is ready, and see that none dies meanwhile.
+
+    Ready means: the process lives, it is the one that listens on the port, `/health` is 200, and `/v1/models` of an
+    engine names the model. A rank that does not listen has nothing to wait for.
+
+    Args:
+        servers: What was started; they are left running whatever this raises.
+        served_model_name: The model that has to be named.
+        ready_timeout_s: Bound, in seconds.
+        began: When that began, by the monotonic clock.
+        on_phase: Told of each phase of each server.
+        besides: Servers that have to live meanwhile.
+        environ: Where the server's key is (VLLM_API_KEY).
+
+    Raises:
+        ServerError: One died, or another server answers on its port.
+        TimeLimitError: One was not ready in time.
+    """
+    key = environ.get("VLLM_API_KEY")
+    watches = [_Watch(server, served_model_name, key, on_phase) for server in servers]
+    with ExitStack() as stack:
+        for watch in watches:
+            stack.callback(watch.close)
+        while True:
+            waiting = [watch for watch in watches if not watch.ready()]
+            for server in (*servers, *besides):
+                server.check_alive()
+            if not waiting:
+                return
+            left = began + ready_timeout_s - time.monotonic()
+            if left <= 0:
+                late = waiting[0].server
+                last = late.phases[-1]
+                raise TimeLimitError(
+                    f"{late.called} was not ready after {ready_timeout_s:g} s; its last phase: {last.title}.",
+                    f"Give it more time (ready_timeout_s), or look at its log: {late.log}",
+                )
+            waiting[0].server.died_within(min(LOOK_EVERY_S, left))
+
+
+class _Watch:
+    """One server on its way to being ready."""
+
+    def __init__(self, server: Server, model: str, key: str | None, on_phase: Callable[[Server, Phase], None]) -> None:
+        self.server = server
+        self._model = model
+        self._on_phase = on_phase
+        self._phases = PhaseReader()
+        self._lines = _Tail(server)
+        self._ready = False
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._client = httpx.Client(
+            base_url=server.base_url, timeout=REQUEST_TIMEOUT_S, headers=headers, trust_env=False
+        )
+        if not server.phases:
+            self._tell(Phase("started", "Process started", "", 0.0))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def ready(self) -> bool:
+        """Look once, and tell of new phases."""
+        self._tell_new_phases()
+        if self._ready or not self.server.process.serves:
+            return True
+        if _answers(self._client, self.server, self._model):
+            self.server.check_alive()
+            self._tell_new_phases()
+            self._tell(Phase("ready", "Ready", "", time.monotonic() - self.server.began))
+            self._ready = True
+        return self._ready
+
+    def _tell_new_phases(self) -> None:
+        for line in self._lines.new():
+            phase = self._phases.read(line, time.monotonic() - self.server.began)
+            if phase:
+                self._tell(phase)
+
+    def _tell(self, phase: Phase) -> None:
+        self.server.phases.append(phase)
+        self._on_phase(self.server, phase)
 
 
 def _start(command: list[str], log: Path, environ: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int]:
@@ -262,39 +390,6 @@ def _give_up(supervisor: subprocess.Popen[bytes]) -> None:
         pass
 
 
-def _wait_until_ready(
-    server: Server, model: str, deadline: float, key: str | None, tell: Callable[[Phase], None], began: float
-) -> None:
-    reader = PhaseReader()
-    lines = _Tail(server)
-
-    def tell_new_phases() -> None:
-        for line in lines.new():
-            phase = reader.read(line, time.monotonic() - began)
-            if phase:
-                tell(phase)
-
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    with httpx.Client(base_url=server.base_url, timeout=REQUEST_TIMEOUT_S, headers=headers, trust_env=False) as client:
-        while True:
-            tell_new_phases()
-            if _answers(client, server, model):
-                server.check_alive()
-                tell_new_phases()
-                tell(Phase("ready", "Ready", "", time.monotonic() - began))
-                return
-            left = deadline - time.monotonic()
-            if left <= 0:
-                server.stop()
-                last = server.phases[-1]
-                raise TimeLimitError(
-                    f"The server was not ready after {deadline - began:g} s; its last phase: {last.title}.",
-                    f"Give it more time (ready_timeout_s), or look at its log: {server.log}",
-                )
-            if server._died_within(min(LOOK_EVERY_S, left)):
-                server.check_alive()
-
-
 class _Tail:
     """The lines of a server's log as they come; a line without an end waits for it."""
 
@@ -320,6 +415,8 @@ def _answers(client: httpx.Client, server: Server, model: str) -> bool:
     try:
         if client.get("/health").status_code != httpx.codes.OK:
             return False
+        if server.process.role == "router":
+            return True
         answer = client.get("/v1/models")
         names = [str(entry["id"]) for entry in answer.json()["data"]] if answer.is_success else []
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
@@ -334,10 +431,10 @@ def _answers(client: httpx.Client, server: Server, model: str) -> bool:
             "Choose a free port with the parameter port.",
         )
     if answer.status_code == httpx.codes.UNAUTHORIZED:
-        raise ServerError("The server refuses the key of VLLM_API_KEY.", "Start it and ask it with the same key.")
+        raise ServerError(f"{server.called} refuses the key of VLLM_API_KEY.", "Start it and ask it with the same key.")
     if answer.is_success and model not in names:
         raise ServerError(
-            f"The server on {server.base_url} serves {', '.join(names) or 'nothing'}, not {model}.",
+            f"{server.called} on {server.base_url} serves {', '.join(names) or 'nothing'}, not {model}.",
             "Give it that name with --served-model-name.",
         )
     return answer.is_success

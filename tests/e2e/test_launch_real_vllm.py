@@ -110,7 +110,7 @@ def test_whoever_is_killed_while_it_serves_nothing_is_left(whom: str, small_mode
         workers = [process for process in processes if "Worker" in process.name()]
         victim = {"supervisor": psutil.Process(api_server.ppid()), "api_server": api_server, "worker": workers[0]}[whom]
         expected = {
-            "supervisor": "supervisor of the server was killed by signal 9",
+            "supervisor": "supervisor was killed by signal 9",
             "api_server": "ended by signal 9",
             "worker": r"\(Worker\): The worker .* was ended by signal 9",
         }[whom]

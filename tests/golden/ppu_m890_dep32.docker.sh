@@ -8,7 +8,7 @@
 # engine-0, role engine, node 0 (head)
 # inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, VLLM_ENGINE_READY_TIMEOUT_S
 # read in vLLM's source: VLLM_PLUGINS
-# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-start-rank, --data-parallel-address, VLLM_SAIL_USE_PLA
+# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-address, VLLM_SAIL_USE_PLA
 # our choice: --host
 docker run --rm --name kimi-k31-engine-0 \
   --privileged \
@@ -31,7 +31,6 @@ docker run --rm --name kimi-k31-engine-0 \
   --reasoning-parser kimi_k3 \
   --data-parallel-size 4 \
   --data-parallel-size-local 1 \
-  --data-parallel-start-rank 0 \
   --data-parallel-address "${HEAD_IP}" \
   --host 127.0.0.1 \
   --port 8000
@@ -39,7 +38,7 @@ docker run --rm --name kimi-k31-engine-0 \
 # engine-1, role engine, node 1
 # inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --headless, VLLM_ENGINE_READY_TIMEOUT_S
 # read in vLLM's source: VLLM_PLUGINS
-# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-start-rank, --data-parallel-address, VLLM_SAIL_USE_PLA
+# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-address, --data-parallel-start-rank, VLLM_SAIL_USE_PLA
 docker run --rm --name kimi-k31-engine-1 \
   --privileged \
   --ipc=host \
@@ -61,14 +60,14 @@ docker run --rm --name kimi-k31-engine-1 \
   --reasoning-parser kimi_k3 \
   --data-parallel-size 4 \
   --data-parallel-size-local 1 \
-  --data-parallel-start-rank 1 \
   --data-parallel-address "${HEAD_IP}" \
+  --data-parallel-start-rank 1 \
   --headless
 
 # engine-2, role engine, node 2
 # inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --headless, VLLM_ENGINE_READY_TIMEOUT_S
 # read in vLLM's source: VLLM_PLUGINS
-# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-start-rank, --data-parallel-address, VLLM_SAIL_USE_PLA
+# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-address, --data-parallel-start-rank, VLLM_SAIL_USE_PLA
 docker run --rm --name kimi-k31-engine-2 \
   --privileged \
   --ipc=host \
@@ -90,14 +89,14 @@ docker run --rm --name kimi-k31-engine-2 \
   --reasoning-parser kimi_k3 \
   --data-parallel-size 4 \
   --data-parallel-size-local 1 \
-  --data-parallel-start-rank 2 \
   --data-parallel-address "${HEAD_IP}" \
+  --data-parallel-start-rank 2 \
   --headless
 
 # engine-3, role engine, node 3
 # inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --headless, VLLM_ENGINE_READY_TIMEOUT_S
 # read in vLLM's source: VLLM_PLUGINS
-# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-start-rank, --data-parallel-address, VLLM_SAIL_USE_PLA
+# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-address, --data-parallel-start-rank, VLLM_SAIL_USE_PLA
 docker run --rm --name kimi-k31-engine-3 \
   --privileged \
   --ipc=host \
@@ -119,6 +118,6 @@ docker run --rm --name kimi-k31-engine-3 \
   --reasoning-parser kimi_k3 \
   --data-parallel-size 4 \
   --data-parallel-size-local 1 \
-  --data-parallel-start-rank 3 \
   --data-parallel-address "${HEAD_IP}" \
+  --data-parallel-start-rank 3 \
   --headless

@@ -8,7 +8,7 @@
 # engine-0, role engine, node 0 (head)
 # inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, VLLM_ENGINE_READY_TIMEOUT_S
 # read in vLLM's source: VLLM_PLUGINS
-# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-start-rank, --data-parallel-address, VLLM_SAIL_USE_PLA
+# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-address, VLLM_SAIL_USE_PLA
 # our choice: --host
 VLLM_ENGINE_READY_TIMEOUT_S=3600 \
 VLLM_PLUGINS=ppu \
@@ -24,7 +24,6 @@ vllm serve moonshotai/Kimi-K3.1-Pro \
   --reasoning-parser kimi_k3 \
   --data-parallel-size 4 \
   --data-parallel-size-local 1 \
-  --data-parallel-start-rank 0 \
   --data-parallel-address "${HEAD_IP}" \
   --host 127.0.0.1 \
   --port 8000
@@ -32,7 +31,7 @@ vllm serve moonshotai/Kimi-K3.1-Pro \
 # engine-1, role engine, node 1
 # inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --headless, VLLM_ENGINE_READY_TIMEOUT_S
 # read in vLLM's source: VLLM_PLUGINS
-# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-start-rank, --data-parallel-address, VLLM_SAIL_USE_PLA
+# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-address, --data-parallel-start-rank, VLLM_SAIL_USE_PLA
 VLLM_ENGINE_READY_TIMEOUT_S=3600 \
 VLLM_PLUGINS=ppu \
 VLLM_SAIL_USE_PLA=1 \
@@ -47,14 +46,14 @@ vllm serve moonshotai/Kimi-K3.1-Pro \
   --reasoning-parser kimi_k3 \
   --data-parallel-size 4 \
   --data-parallel-size-local 1 \
-  --data-parallel-start-rank 1 \
   --data-parallel-address "${HEAD_IP}" \
+  --data-parallel-start-rank 1 \
   --headless
 
 # engine-2, role engine, node 2
 # inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --headless, VLLM_ENGINE_READY_TIMEOUT_S
 # read in vLLM's source: VLLM_PLUGINS
-# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-start-rank, --data-parallel-address, VLLM_SAIL_USE_PLA
+# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-address, --data-parallel-start-rank, VLLM_SAIL_USE_PLA
 VLLM_ENGINE_READY_TIMEOUT_S=3600 \
 VLLM_PLUGINS=ppu \
 VLLM_SAIL_USE_PLA=1 \
@@ -69,14 +68,14 @@ vllm serve moonshotai/Kimi-K3.1-Pro \
   --reasoning-parser kimi_k3 \
   --data-parallel-size 4 \
   --data-parallel-size-local 1 \
-  --data-parallel-start-rank 2 \
   --data-parallel-address "${HEAD_IP}" \
+  --data-parallel-start-rank 2 \
   --headless
 
 # engine-3, role engine, node 3
 # inferred from Kimi-K3, not stated for K3.1: --trust-remote-code, --max-model-len, --enable-prefix-caching, --enable-auto-tool-choice, --tool-call-parser, --reasoning-parser, --headless, VLLM_ENGINE_READY_TIMEOUT_S
 # read in vLLM's source: VLLM_PLUGINS
-# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-start-rank, --data-parallel-address, VLLM_SAIL_USE_PLA
+# inferred, stated by nobody: --data-parallel-size-local, --data-parallel-address, --data-parallel-start-rank, VLLM_SAIL_USE_PLA
 VLLM_ENGINE_READY_TIMEOUT_S=3600 \
 VLLM_PLUGINS=ppu \
 VLLM_SAIL_USE_PLA=1 \
@@ -91,6 +90,6 @@ vllm serve moonshotai/Kimi-K3.1-Pro \
   --reasoning-parser kimi_k3 \
   --data-parallel-size 4 \
   --data-parallel-size-local 1 \
-  --data-parallel-start-rank 3 \
   --data-parallel-address "${HEAD_IP}" \
+  --data-parallel-start-rank 3 \
   --headless

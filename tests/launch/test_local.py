@@ -111,7 +111,7 @@ def test_a_stub_server_that_dies_at_its_start(stub_server_process: MakeProcess, 
 def test_a_stub_server_that_dies_later(stub_server_process: MakeProcess, tmp_path: Path) -> None:
     with start(stub_server_process(), tmp_path) as server:
         os.kill(server.pid, 9)
-        assert server._died_within(10)
+        assert server.died_within(10)
         with pytest.raises(ServerError, match="ended by signal 9") as first:
             server.check_alive()
         with pytest.raises(ServerError) as second:

@@ -79,7 +79,7 @@ def test_the_supervisor_is_killed(stub_server_process: MakeProcess, tmp_path: Pa
     with owned("check", stub_server_process, tmp_path) as run:
         run.supervisor.kill()
         assert wait(run.processes, timeout_s=LIMIT_S) == []
-        assert "supervisor of the server was killed by signal 9" in run.say()
+        assert "supervisor was killed by signal 9" in run.say()
 
 
 def test_the_supervisor_is_asked_to_end(stub_server_process: MakeProcess, tmp_path: Path) -> None:
