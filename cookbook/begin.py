@@ -74,6 +74,8 @@ class Parameters:
         ready_timeout_s: Bound on the server's start, in seconds.
         request_timeout_s: Bound on one request, in seconds.
         rehearse: Whether to cut the recipe down to this machine's CPU.
+        gsm8k: File of GSM8K's questions as JSON lines; empty takes them from the hub.
+        beam_1m: File of a long-context benchmark as JSON lines of "prompt" and "answer"; empty asks none.
     """
 
     model: str
@@ -83,6 +85,8 @@ class Parameters:
     ready_timeout_s: float = 3600
     request_timeout_s: float = 600
     rehearse: bool = False
+    gsm8k: str = ""
+    beam_1m: str = ""
 
     @property
     def mode(self) -> Mode:

@@ -30,6 +30,7 @@ __all__ = [
     "kv_cache_tokens",
     "leave_out",
     "long_input",
+    "made",
     "prefix_cache_hits",
     "ready",
     "reasoning_apart",
@@ -59,7 +60,7 @@ MARKERS = ("<think>", "</think>", "◁think▷", "◁/think▷")
 SHOWN = 200
 
 
-def _result(
+def made(
     name: str,
     title: str,
     *,
@@ -70,6 +71,18 @@ def _result(
     unit: str = "",
     detail: str = "",
 ) -> CheckResult:
+    """The result of a check that was made.
+
+    Args:
+        name: Unique within a run.
+        title: For a reader.
+        holds: Whether what was measured is what has to hold.
+        expected: What has to hold.
+        measured: What was seen.
+        source: Of the expectation.
+        unit: Of both.
+        detail: Why it failed; more on what was seen.
+    """
     return CheckResult(
         name=name,
         title=title,
@@ -104,7 +117,7 @@ def broken(name: str, error: str) -> CheckResult:
         name: Of the example.
         error: What happened.
     """
-    return _result(
+    return made(
         name,
         f"Example {name} came to its end",
         holds=False,
@@ -124,7 +137,7 @@ def ready(seconds: float | None, *, limit_s: float, health_status: int) -> Check
         health_status: HTTP status of `/health`.
     """
     in_time = seconds is None or seconds <= limit_s
-    return _result(
+    return made(
         "ready",
         "Server is ready",
         holds=health_status == 200 and in_time,
@@ -146,7 +159,7 @@ def serves(models: Mapping[str, Any], *, model: str, max_model_len: int | None) 
     """
     served = {str(entry.get("id")): entry.get("max_model_len") for entry in models.get("data", ())}
     expected = model if max_model_len is None else f"{model}, {max_model_len} tokens"
-    return _result(
+    return made(
         "model",
         "Model and context length",
         holds=model in served and max_model_len in (None, served[model]),
@@ -159,7 +172,7 @@ def serves(models: Mapping[str, Any], *, model: str, max_model_len: int | None) 
 def answered(text: str | None, *, contains: str, finish_reason: str | None) -> CheckResult:
     """An answer says what a correct one must say, and ended by itself."""
     text = text or ""
-    return _result(
+    return made(
         "answer",
         "Question answered",
         holds=contains.lower() in text.lower() and finish_reason == "stop",
@@ -176,7 +189,7 @@ def same_text(whole: str | None, streamed: str) -> CheckResult:
         (i for i, (a, b) in enumerate(zip(whole, streamed, strict=False)) if a != b), min(len(whole), len(streamed))
     )
     same = whole == streamed and bool(whole)
-    return _result(
+    return made(
         "streaming",
         "Streamed text equals the unstreamed one",
         holds=same,
@@ -199,7 +212,7 @@ def tool_called(calls: Sequence[Any] | None, *, name: str, parameters: Mapping[s
     holds = bool(calls) and all(call.function.name == name for call in calls or ())
     if holds:
         detail = "; ".join(filter(None, (_schema_error(call.function.arguments, parameters) for call in calls or ())))
-    return _result(
+    return made(
         "tool_call",
         "Tool called with valid arguments",
         holds=holds and not detail,
@@ -213,7 +226,7 @@ def tool_called(calls: Sequence[Any] | None, *, name: str, parameters: Mapping[s
 def follows_schema(text: str | None, schema: Mapping[str, Any]) -> CheckResult:
     """A structured answer is JSON and obeys the schema that was asked for."""
     error = _schema_error(text or "", schema)
-    return _result(
+    return made(
         "structured_output",
         "JSON schema obeyed",
         holds=not error,
@@ -243,7 +256,7 @@ def reasoning_apart(reasoning: str | None, answer: str | None, *, effort: str = 
         effort: The reasoning effort that was asked for; empty for the model's own.
     """
     markers = _markers(answer)
-    return _result(
+    return made(
         f"reasoning_{effort}" if effort else "reasoning",
         "Reasoning apart from the answer" + (f", effort {effort}" if effort else ""),
         holds=bool(reasoning and reasoning.strip()) and bool(answer and answer.strip()) and not markers,
@@ -257,7 +270,7 @@ def reasoning_apart(reasoning: str | None, answer: str | None, *, effort: str = 
 def reasoning_off(reasoning: str | None, answer: str | None) -> CheckResult:
     """With effort "none" an answer arrives, and no reasoning, neither in its own field nor in the answer."""
     markers = _markers(answer)
-    return _result(
+    return made(
         "reasoning_none",
         "No reasoning where none is asked for",
         holds=not (reasoning and reasoning.strip()) and bool(answer and answer.strip()) and not markers,
@@ -282,7 +295,7 @@ def effort_refused(status: int, message: str, *, supported: Sequence[str]) -> Ch
         supported: The efforts to be named.
     """
     words = set(re.findall(r"\w+", message))
-    return _result(
+    return made(
         "effort_refused",
         "Unsupported effort refused",
         holds=status == 400 and words.issuperset(supported),
@@ -316,7 +329,7 @@ def tools_in_turns(
         faults += [] if call["id"] in returned else [f"no result for call {call['id']}"]
     last = messages[-1] if messages else {}
     final = (last.get("content") or "") if last.get("role") == "assistant" and not last.get("tool_calls") else ""
-    return _result(
+    return made(
         "tool_turns",
         "Tool used over several turns",
         holds=bool(called) and not faults and contains in final,
@@ -341,7 +354,7 @@ def streamed_tool_call(
     pieces = sum(len(call["arguments"]) for call in calls)
     detail = "; ".join(filter(None, (_schema_error(arguments, parameters) for _, arguments in joined)))
     measured = "; ".join(f"{called}({arguments})" for called, arguments in joined) or "no call"
-    return _result(
+    return made(
         "streamed_tool_call",
         "Streamed tool call is whole",
         holds=bool(joined) and all(called == name for called, _ in joined) and not detail,
@@ -355,7 +368,7 @@ def streamed_tool_call(
 def image_described(text: str | None, *, contains: str) -> CheckResult:
     """The answer about an image says what is in it."""
     text = text or ""
-    return _result(
+    return made(
         "image",
         "Image seen",
         holds=bool(re.search(rf"\b{re.escape(contains)}\b", text, re.IGNORECASE)),
@@ -374,7 +387,7 @@ def image_refused(status: int, message: str, *, alive: bool) -> CheckResult:
         alive: A request after it was answered.
     """
     clear = "image" in message.lower() or "multimodal" in message.lower()
-    return _result(
+    return made(
         "image_refused",
         "Image refused by a server for text",
         holds=400 <= status < 500 and clear and alive,
@@ -396,7 +409,7 @@ def long_input(counted: int, *, sent: int, limit: int | None) -> CheckResult:
         sent: Tokens of the prompt.
         limit: Context length; None where it is not known.
     """
-    return _result(
+    return made(
         "long_input",
         "Long prompt answered",
         holds=counted == sent > 0,
@@ -418,7 +431,7 @@ def context_limit(status: int, message: str, *, limit: int, alive: bool) -> Chec
         alive: A request after it was answered.
     """
     named = str(limit) in re.findall(r"\d+", message.replace(",", ""))
-    return _result(
+    return made(
         "context_limit",
         "Longer prompt refused",
         holds=status == 400 and named and alive,
@@ -442,7 +455,7 @@ def all_answered(together: Sequence[str], words: Sequence[str], *, alone: Sequen
     right = [word.lower() in text.lower() for text, word in zip(together, words, strict=True)]
     equal = sum(text == other for text, other in zip(together, alone, strict=True))
     wrong = [word for word, holds in zip(words, right, strict=True) if not holds]
-    return _result(
+    return made(
         "many_clients",
         "Every client answered",
         holds=bool(right) and all(right),
@@ -464,7 +477,7 @@ def freed(before: float, during: float, after: float, *, seconds: float, limit_s
         seconds: From closing until then.
         limit_s: Bound on `seconds`.
     """
-    return _result(
+    return made(
         "cancelled",
         "Request of a client that left is given up",
         holds=during > before >= after,
@@ -486,7 +499,7 @@ def anthropic_answered(status: int, body: Mapping[str, Any], *, contains: str) -
     blocks = [block for block in body.get("content") or () if block.get("type") == "text"]
     text = "".join(block.get("text") or "" for block in blocks)
     stop = body.get("stop_reason")
-    return _result(
+    return made(
         "anthropic_messages",
         "Answer in Anthropic's form",
         holds=status == 200
@@ -508,7 +521,7 @@ def kv_cache_tokens(measured: Sequence[int], claim: Claim, source: Source) -> Ch
         source: Of the claim.
     """
     total = sum(measured)
-    return _result(
+    return made(
         "kv_cache_tokens",
         "KV cache capacity",
         holds=bool(measured) and total >= claim.value * (1 - claim.tolerance),
@@ -530,7 +543,7 @@ def prefix_cache_hits(before: Mapping[str, float], after: Mapping[str, float], *
     """
     name = "vllm:prefix_cache_hits_total"
     hits = after.get(name, 0.0) - before.get(name, 0.0)
-    return _result(
+    return made(
         "prefix_cache",
         "Repeated prompt found in the prefix cache",
         holds=prompt_tokens > 0 and hits >= prompt_tokens / 2,

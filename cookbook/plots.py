@@ -248,7 +248,13 @@ def curves(
 
 
 def bars(
-    values: Mapping[str, float], *, title: str, unit: str, claim: Mapping[str, float] | None = None, note: str = ""
+    values: Mapping[str, float],
+    *,
+    title: str,
+    unit: str,
+    claim: Mapping[str, float] | None = None,
+    kind: str = "Measured",
+    note: str = "",
 ) -> HTML:
     """Horizontal bars, one for each label, with the number at the end and the claim as a dashed tick.
 
@@ -257,6 +263,7 @@ def bars(
         title: Of the picture.
         unit: For example "tokens".
         claim: By label, in `unit`, for some of the labels or none.
+        kind: What the bars are, for the legend.
         note: A sentence under the picture.
 
     Raises:
@@ -271,7 +278,7 @@ def bars(
             raise ValueError(f"{label} is negative, and a bar begins at 0.")
     if unknown := [label for label in claim if label not in values]:
         raise ValueError(f"The claim for {unknown[0]} has no measured value beside it.")
-    keys = [_Key(f"Measured ({unit})", _box_key(0))]
+    keys = [_Key(f"{kind} ({unit})", _box_key(0))]
     if claim:
         keys.append(_Key(f"Claimed ({unit})", _tick_key))
     top, row = _legend_height(keys), 42
@@ -294,10 +301,10 @@ def bars(
                     end = at + 6
             ax.text(end, y + 30, number(value), ha="left")
 
-    head = ["", f"Measured ({unit})"]
+    head = ["", f"{kind} ({unit})"]
     rows = [[_text(label), number(value, digits=4)] for label, value in values.items()]
     if claim:
-        head += [f"Claimed ({unit})", "Measured of claimed"]
+        head += [f"Claimed ({unit})", f"{kind} of claimed"]
         for cells, (label, value) in zip(rows, values.items(), strict=True):
             share = f"{number(100 * value / claim[label])}%" if claim.get(label) else "–"
             cells += [number(claim[label], digits=4) if label in claim else "–", share]

@@ -22,6 +22,8 @@ __all__ = [
     "reasons",
     "references",
     "requirements",
+    "stopping",
+    "table",
 ]
 
 BASIS: dict[Basis, str] = {
@@ -112,9 +114,23 @@ def requirements(catalog: Catalog, deployment: Deployment) -> str:
 def commands(plan: Plan, render: Callable[[Deployment], str]) -> str:
     """The commands for the hardware, and what runs here where it differs."""
     text = f"On {plan.recipe_deployment.hardware_title}:\n\n```bash\n{render(plan.recipe_deployment).rstrip()}\n```"
+    text += f"\n\n{stopping(plan.recipe_deployment)}"
     if plan.substitutions:
         text += f"\n\nIn this rehearsal:\n\n```bash\n{render(plan.deployment).rstrip()}\n```"
     return text
+
+
+def stopping(deployment: Deployment) -> str:
+    """How to stop what the commands start, and how to see that the devices are free again."""
+    several = len({process.node for process in deployment.processes}) > 1
+    where = "on every node, the head last" if several else "in its terminal"
+    routed = any(process.role == "router" for process in deployment.processes)
+    router = " Stop the router first, so that it takes no more requests." if routed else ""
+    return (
+        f"To stop: Ctrl-C {where}, or `kill` with the process id of `vllm serve`, and wait until it has ended.{router}"
+        " An engine process can outlive a killed server and hold the memory of its devices, without which the next"
+        " start fails: see in the vendor's tool that it is free again."
+    )
 
 
 def reasons(deployment: Deployment) -> str:

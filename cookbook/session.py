@@ -17,11 +17,26 @@ from typing import Any, TypeVar
 
 import httpx
 from IPython import get_ipython
-from IPython.display import Markdown, display
+from IPython.display import HTML, Markdown, display
 from openai import OpenAI
 
-from cookbook import baseline, begin, checks, client, evidence, report
-from cookbook.catalog import Catalog, load, overlay
+from cookbook import (
+    accuracy,
+    baseline,
+    begin,
+    checks,
+    client,
+    evidence,
+    feature_checks,
+    load,
+    machine,
+    pictures,
+    plots,
+    report,
+)
+from cookbook.capacity import GIB
+from cookbook.catalog import Catalog, overlay
+from cookbook.catalog import load as load_catalog
 from cookbook.deployment import Claim, Process, Role, Source
 from cookbook.errors import ChecksFailed, ServerError
 from cookbook.events import Events
@@ -40,6 +55,13 @@ RECORD = "record.json"
 RUNS = Path("runs")
 # A prompt of a few tokens less than the context has room for an answer.
 ROOM = 6
+LOAD_LIMIT_S = 3600.0
+# GSM8K: all questions on the hardware; in a rehearsal the first few of the small ones.
+SMALL_SAMPLE = 6
+GSM8K_AT_A_TIME = 16
+GSM8K_TOKENS = 16384
+GSM8K_LIMIT_S = 4 * 3600.0
+NO_LM_EVAL = "lm_eval is not installed beside this notebook. Install it: scripts/install eval."
 ON_CPU = "A CPU and a small model cannot show it."
 NOT_PUBLISHED = "No figure is published for these flags."
 NOT_LAUNCHED = "The server was not launched by this run, so its log is not at hand."
@@ -58,7 +80,7 @@ def open_run(recipe: str, parameters: Mapping[str, Any]) -> Run:
     Raises:
         InputError: A parameter does not fit, or this machine lacks what the run needs.
     """
-    catalog = load(overlay=overlay())
+    catalog = load_catalog(overlay=overlay())
     given = os.environ.get(RUN_FOLDER)
     folder = Path(given) if given else begin.run_folder(RUNS, recipe)
     known = {name: parameters[name] for name in begin.Parameters.__dataclass_fields__ if name in parameters}
@@ -361,6 +383,133 @@ class Run:
             strict=not self._urls("router"),
         )
 
+    # Pictures
+
+    def timeline(self) -> HTML:
+        """What the servers did until they were ready."""
+        servers = self.fleet.servers if self.fleet else ()
+        if not servers:
+            return HTML(f"<p>{NOT_LAUNCHED}</p>")
+        return pictures.timeline({server.process.name: server.phases for server in servers})
+
+    def memory(self) -> HTML:
+        """Memory in use over the run."""
+        series = self._memory.series()
+        return pictures.memory(series, self._memory.marks) if series else HTML(f"<p>{NOT_LAUNCHED}</p>")
+
+    def capacity(self, *recipes: str) -> HTML:
+        """Tokens that the KV cache of these recipes holds, by arithmetic; on the hardware with this run's own."""
+        hardware = self._plan.parameters.mode == "hardware"
+        return pictures.capacity(self._catalog, recipes, measured=self.kv_tokens() if hardware else None)
+
+    def picture(
+        self,
+        title: str,
+        measured: Mapping[str, Series],
+        *,
+        claim: str = "",
+        at: float | None = None,
+        log_x: bool = False,
+    ) -> HTML:
+        """Curves, and the published figure where they were measured on the hardware.
+
+        Args:
+            title: Of the picture.
+            measured: By label. Where the claim is a ratio, the last one is what it is a ratio to.
+            claim: Name of the published figure; empty for none.
+            at: Where along the curve it was published; None for all of it.
+            log_x: Whether x is logarithmic.
+        """
+        figure = self.claim(claim) if claim else None
+        hardware = self._plan.parameters.mode == "hardware"
+        return pictures.curves(title, measured, claim=figure, at=at, log_x=log_x, rehearsal=not hardware)
+
+    # Tools
+
+    def load(self, *, prompts: int, concurrency: int, input_tokens: int, output_tokens: int) -> None:
+        """Put load on the server with `vllm bench serve`, show the percentiles, and check that all was answered.
+
+        Args:
+            prompts: Requests in all.
+            concurrency: At a time.
+            input_tokens: Of each prompt.
+            output_tokens: Of each answer.
+        """
+        name, title = "load", f"Load of {concurrency} requests at a time"
+        if not shutil.which("vllm"):
+            reason = "There is no vllm command beside this notebook."
+            self.leave_out(name, title, expected=f"{prompts} of {prompts} answered", reason=reason)
+            return
+        process = self._running.deployment.processes[0]
+        words = load.command(
+            self.base_url,
+            self.model,
+            self._running.deployment.model,
+            prompts=prompts,
+            concurrency=concurrency,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            trust_remote_code=process.has("--trust-remote-code"),
+        )
+        found = load.bench(words, time_limit_s=LOAD_LIMIT_S, folder=self._folder, offline=self.rehearsal)
+        shown = self._redactor.text(found.command).replace(str(self._running.deployment.model), self.model)
+        display(Markdown(f"```bash\n{shown}\n```"))
+        display(plots.percentiles(found.percentiles, title=f"{title}: latency", unit="ms"))
+        self.check(
+            feature_checks.load_done(
+                name, title, asked=found.asked, done=found.done, tokens_per_s=found.output_tokens_per_s
+            )
+        )
+
+    def accuracy(self, claim: str = "", *, against: str = "", points: float = 0.0) -> None:
+        """Measure the accuracy on GSM8K with lm_eval; a rehearsal asks a few small questions, to show the way.
+
+        Args:
+            claim: Name of the published figure; empty for none.
+            against: A recipe whose newest run in the same circumstances is the baseline; empty for none.
+            points: By how much the accuracy may be lower than the baseline's, in points of percent.
+        """
+        figure = self.claim(claim) if claim else None
+        expected = figure.statement if figure else "a published figure"
+        if not accuracy.installed():
+            self.leave_out("accuracy", "Accuracy on gsm8k", expected=expected, reason=NO_LM_EVAL)
+            return
+        own = self._plan.parameters.gsm8k
+        small = self.model == self._catalog.rehearsal.model.name
+        found = accuracy.evaluate(
+            self.base_url,
+            self.model,
+            questions=accuracy.SMALL_QUESTIONS if small else Path(own) if own else None,
+            limit=SMALL_SAMPLE if small else None,
+            concurrency=self.sizes(GSM8K_AT_A_TIME, rehearsal=2),
+            max_tokens=self.sizes(GSM8K_TOKENS, rehearsal=64),
+            time_limit_s=GSM8K_LIMIT_S,
+            folder=self._folder,
+        )
+        self.check(accuracy.scored(found))
+        if small:
+            reason = (
+                f"{found.text} They are a few sums for a small model, and say nothing of {self._catalog.model.title}."
+            )
+            self.leave_out("accuracy", "Accuracy on gsm8k", expected=expected, reason=reason)
+            return
+        self.check(accuracy.accuracy_check(found, figure, self.source(figure)) if figure else accuracy.measured(found))
+        if against:
+            other = self.baseline(against)
+            theirs = baseline.value(other, "accuracy") if other else None
+            if other is None or theirs is None:
+                self.check(baseline.no_baseline("accuracy_baseline", "Accuracy", f"{points} points less", against))
+            else:
+                names = baseline.names(other)
+                self.check(accuracy.against_baseline(found, theirs, points=points, made_by=names))
+
+    def second_tier_gib(self) -> float:
+        """GiB that the second KV tier takes: memory in use on this machine, or the folder that stands for it."""
+        folder = self._folder / begin.SECOND_TIER
+        if self.rehearsal:
+            return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / GIB
+        return machine.used_memory() / GIB
+
     # The checks
 
     def check(self, result: CheckResult) -> None:
@@ -471,10 +620,16 @@ class Run:
             expected = figure.statement if figure else "a published figure"
             self.check(baseline.no_baseline(claim, title, expected, recipe))
 
-    def keep(self, series: Series) -> Series:
-        """Record a measured curve, and return it."""
-        self._update(series=(*self._record.series, series))
-        return series
+    def keep(self, series: Series, name: str = "") -> Series:
+        """Record a measured curve, and return it.
+
+        Args:
+            series: The curve.
+            name: In place of its own, where a run measures the same twice.
+        """
+        kept = series.model_copy(update={"name": name}) if name else series
+        self._update(series=(*self._record.series, kept))
+        return kept
 
     def keep_answers(self, answers: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
         """Record answers for another run to compare with, and return them."""

@@ -19,6 +19,7 @@ from cookbook import accuracy
 from cookbook.accuracy import Accuracy, accuracy_check, against_baseline, evaluate, read_questions, scored
 from cookbook.deployment import Claim, Source
 from cookbook.errors import InputError, ServerError, TimeLimitError
+from cookbook.launch import tool
 
 SOURCE = Source(title="Somewhere", url="https://example.org/claim")
 CLAIM = Claim(
@@ -225,7 +226,7 @@ def test_nothing_is_left_running_when_time_is_up(
         f"p = subprocess.Popen(['sleep', '60']); open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{p.pid}}');"
         "print('password=hunter2hunter2', flush=True); p.wait()"
     )
-    monkeypatch.setattr(accuracy, "CHILD", child)
+    monkeypatch.setattr(tool, "CHILD", child)
     with pytest.raises(TimeLimitError, match=r"not measured within 2 s\. .*accuracy\.log"):
         run(server, tmp_path, questions, time_limit_s=2)
     assert pids.read_text()
@@ -245,7 +246,7 @@ def _runs(pid: int) -> bool:
 def test_lm_eval_that_fails(
     server: str, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_hub: bool, message: str
 ) -> None:
-    monkeypatch.setattr(accuracy, "CHILD", "import sys; print('first'); print('no such host'); sys.exit(3)")
+    monkeypatch.setattr(tool, "CHILD", "import sys; print('first'); print('no such host'); sys.exit(3)")
     with pytest.raises(InputError, match=message):
         run(server, tmp_path, None if from_hub else questions)
 
@@ -261,7 +262,7 @@ def test_a_server_that_dies_meanwhile(
             raise ServerError(f"{what} at {url}.")
 
     monkeypatch.setattr(accuracy, "_probe", first_time_only)
-    monkeypatch.setattr(accuracy, "CHILD", "raise SystemExit(1)")
+    monkeypatch.setattr(tool, "CHILD", "raise SystemExit(1)")
     with pytest.raises(ServerError, match="the server stopped answering at http"):
         run(server, tmp_path, questions)
 

@@ -37,7 +37,8 @@ def recipe(request: pytest.FixtureRequest) -> Path:
 
 def test_the_parameters_of_a_recipe(recipe: Path) -> None:
     found = {parameter.name: parameter for parameter in notebook.parameters(recipe)}
-    assert set(found) == set(begin.Parameters.__dataclass_fields__)
+    known = set(begin.Parameters.__dataclass_fields__)
+    assert known - {"gsm8k", "beam_1m"} <= set(found) <= known
     assert all(parameter.comment for parameter in found.values())
     assert found["rehearse"].default is False
     assert found["base_url"].default == ""
