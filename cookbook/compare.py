@@ -35,6 +35,15 @@ BY_NAME: Mapping[str, Direction] = {
     "draft_acceptance": "larger",
     "dcp_decode_step": "smaller",
     "low_latency_dcp8": "smaller",
+    "low_latency_batch_1": "larger",
+    "low_latency_batch_32": "larger",
+    "dcp_times_tp8": "larger",
+    "dcp_prefill": "smaller",
+    "nvfp4_kv_tokens": "larger",
+    "bytes_per_token": "smaller",
+    "kv_returned": "larger",
+    "same_tokens": "larger",
+    "client_flat": "smaller",
     "long_prompt_ttft": "smaller",
 }
 BY_UNIT: Mapping[str, Direction] = {
@@ -44,6 +53,10 @@ BY_UNIT: Mapping[str, Direction] = {
     "times faster": "larger",
     "times FP8's tokens": "larger",
     "times TP8's decode step": "smaller",
+    "times TP8's tokens": "larger",
+    "times TP8's time": "smaller",
+    "bytes a token and layer": "smaller",
+    "% of the time to first token": "smaller",
     "s": "smaller",
     "ms": "smaller",
 }

@@ -18,8 +18,6 @@ from cookbook.measure import Needle, Sessions
 
 __all__ = [
     "acceptance_length",
-    "answered_without_errors",
-    "as_fast",
     "at_most",
     "at_most_times",
     "bytes_per_token",
@@ -34,6 +32,7 @@ __all__ = [
     "needles_found",
     "prefilled_elsewhere",
     "refused_clearly",
+    "returned_faster",
     "same_tokens",
     "sessions_done",
     "times_as_many",
@@ -133,34 +132,45 @@ def at_most(name: str, title: str, values: Sequence[float], *, claim: Claim, sou
 
 
 def less_than(
-    name: str, title: str, ours: Sequence[float], theirs: Sequence[float], *, claim: Claim, source: Source, **more: str
+    name: str,
+    title: str,
+    ours: Series,
+    theirs: Series,
+    *,
+    claim: Claim,
+    source: Source,
+    at: float,
+    compared_with: str = "",
 ) -> CheckResult:
     """The median is below that of the other side, by the published figures of both.
 
     Args:
         name: Of the check.
         title: Of the check.
-        ours: Measurements here, in the claim's unit.
-        theirs: Of the other side.
+        ours: The smaller side, in the claim's unit.
+        theirs: The other side.
         claim: The figure that says how the two compare.
         source: Of the claim.
-        **more: `compared_with`, the other run, for a reader.
+        at: Where along the curves.
+        compared_with: The other run, for a reader; empty for this one.
     """
-    both = bool(ours) and bool(theirs)
+    one, other = _at(ours, at), _at(theirs, at)
+    both = bool(one) and bool(other)
     return made(
         name,
         title,
-        holds=both and median(ours) < median(theirs),
-        expected=f"less than {median(theirs):.4g}" if theirs else "less than the baseline",
-        measured=f"{median(ours):.4g}" if ours else "nothing",
+        holds=both and median(one) < median(other),
+        expected=f"less than {median(other):.4g}" if other else "less than the other side's",
+        measured=f"{median(one):.4g}" if one else "nothing",
         unit=claim.unit,
         source=source,
-        detail=f"{claim.statement} {_with(more)}" + (f" {_spread(ours)} against {_spread(theirs)}." if both else ""),
+        detail=f"{claim.statement} {_with(compared_with)}"
+        + (f" {_spread(one).capitalize()} against {_spread(other)}." if both else ""),
     )
 
 
-def _with(more: Mapping[str, str]) -> str:
-    return f"Compared with {more['compared_with']}." if more.get("compared_with") else "Compared in this run."
+def _with(other: str) -> str:
+    return f"Compared with {other}." if other else "Compared in this run."
 
 
 def times_faster(
@@ -198,7 +208,7 @@ def times_faster(
         measured=f"{lowest[0]:.3g}" if ratios else "nothing",
         unit=claim.unit,
         source=source,
-        detail=f"{claim.statement} {_with({'compared_with': compared_with})} {_each(ratios, batches)}",
+        detail=f"{claim.statement} {_with(compared_with)} {_each(ratios, batches)}",
     )
 
 
@@ -235,45 +245,7 @@ def at_most_times(
         measured=f"{highest[0]:.3g}" if ratios else "no batch in common",
         unit=claim.unit,
         source=source,
-        detail=f"{claim.statement} {_with({'compared_with': compared_with})} {_each(ratios, batches)}",
-    )
-
-
-def as_fast(
-    name: str,
-    title: str,
-    ours: Series,
-    theirs: Series,
-    *,
-    claim: Claim,
-    source: Source,
-    compared_with: str = "",
-    slack: float = 0.1,
-) -> CheckResult:
-    """Both sides take as long at every point that they have in common, within `slack` either way.
-
-    Args:
-        name: Of the check.
-        title: Of the check.
-        ours: This side.
-        theirs: The other side.
-        claim: The figure that speaks of the two.
-        source: Of the claim.
-        compared_with: The other run, for a reader.
-        slack: Share of the other side's time by which this one may be longer. Ours to choose: none is published.
-    """
-    points = [point.x for point in ours.points if _at(theirs, point.x)]
-    ratios = {x: _ratios(_at(ours, x), _at(theirs, x)) for x in points}
-    highest = max(ratios.values(), default=(0.0, 0.0, 0.0))
-    return made(
-        name,
-        title,
-        holds=bool(ratios) and highest[0] <= 1 + slack,
-        expected=f"at most {1 + slack:.3g}",
-        measured=f"{highest[0]:.3g}" if ratios else "no length in common",
-        unit="times TP8's time",
-        source=source,
-        detail=f"{claim.statement} {_with({'compared_with': compared_with})} {_each(ratios, points)}",
+        detail=f"{claim.statement} {_with(compared_with)} {_each(ratios, batches)}",
     )
 
 
@@ -369,7 +341,7 @@ def times_as_many(
         measured=f"{ratio:.3g}" if known else "the log does not say",
         unit=claim.unit,
         source=source,
-        detail=f"{claim.statement} {_with({'compared_with': compared_with})} {ours or 0:,} against {theirs or 0:,}.",
+        detail=f"{claim.statement} {_with(compared_with)} {ours or 0:,} against {theirs or 0:,}.",
     )
 
 
@@ -387,7 +359,7 @@ def bytes_per_token(
         slack: By how much it may be more, as a share; less than the format cannot be.
         source: Of the arithmetic.
     """
-    memory = re.search(r"Available KV cache memory: ([\d.]+) GiB", log)
+    memory = re.search(r"(?:Available KV cache memory: |Explicitly set \()([\d.]+)", log)
     tokens = re.search(r"KV cache size: ([\d,]+) tokens", log)
     found = float(memory[1]) * 2**30 / int(tokens[1].replace(",", "")) / layers if memory and tokens else None
     return made(
@@ -597,6 +569,28 @@ def kv_came_back(
     )
 
 
+def returned_faster(name: str, title: str, cold: Sequence[float], back: Sequence[float]) -> CheckResult:
+    """Sessions that come back have their first token sooner than when they were new.
+
+    Args:
+        name: Of the check.
+        title: Of the check.
+        cold: Seconds to the first token of each, the first time.
+        back: The same when they come back.
+    """
+    both = bool(cold) and bool(back)
+    return made(
+        name,
+        title,
+        holds=both and median(back) < median(cold),
+        expected=f"less than {median(cold):.4g}" if cold else "less than cold",
+        measured=f"{median(back):.4g}" if back else "nothing",
+        unit="s",
+        source=RECIPE,
+        detail=f"Cold {_spread(cold)}, coming back {_spread(back)}." if both else "",
+    )
+
+
 def memory_grew(name: str, title: str, before: float, after: float, *, at_least: float, what: str) -> CheckResult:
     """The second tier takes up room, by what was there before and after.
 
@@ -620,26 +614,6 @@ def memory_grew(name: str, title: str, before: float, after: float, *, at_least:
     )
 
 
-def answered_without_errors(name: str, title: str, statuses: Sequence[int]) -> CheckResult:
-    """Every one of these requests was answered.
-
-    Args:
-        name: Of the check.
-        title: Of the check.
-        statuses: HTTP status of each.
-    """
-    good = sum(status == 200 for status in statuses)
-    return made(
-        name,
-        title,
-        holds=0 < len(statuses) == good,
-        expected=f"{len(statuses)} answered",
-        measured=f"{good} answered",
-        source=RECIPE,
-        detail=", ".join(f"HTTP {status}" for status in sorted(set(statuses) - {200})),
-    )
-
-
 # Drafts, sessions, long contexts
 
 
@@ -649,7 +623,7 @@ def acceptance_length(
     before: Mapping[str, float],
     after: Mapping[str, float],
     *,
-    claim: Claim,
+    claim: Claim | None,
     source: Source,
 ) -> CheckResult:
     """A step brings as many tokens as the draft's card says: those accepted of the draft, and the model's own.
@@ -659,21 +633,21 @@ def acceptance_length(
         title: Of the check.
         before: Counters before the requests.
         after: The same after them.
-        claim: The length to reach, with its tolerance.
+        claim: The length to reach, with its tolerance; None where the draft only has to be of some use.
         source: Of the claim.
     """
     drafts, accepted = _grew(before, after, DRAFTS), _grew(before, after, ACCEPTED)
     length = 1 + accepted / drafts if drafts else 0.0
-    floor = claim.value * (1 - claim.tolerance)
+    floor = claim.value * (1 - claim.tolerance) if claim else 1.0
     return made(
         name,
         title,
-        holds=drafts > 0 and length >= floor,
-        expected=f"at least {floor:.3g}",
+        holds=drafts > 0 and length >= floor and accepted > 0,
+        expected=f"at least {floor:.3g}" if claim else "more than 1",
         measured=f"{length:.3g}" if drafts else "no draft was made",
-        unit=claim.unit,
+        unit="tokens a step",
         source=source,
-        detail=f"{claim.statement} {drafts:,.0f} drafts, {accepted:,.0f} tokens of them accepted.",
+        detail=f"{f'{claim.statement} ' if claim else ''}{drafts:,.0f} drafts, {accepted:,.0f} tokens accepted.",
     )
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "needles",
     "prompt",
     "questions",
+    "sample",
     "sessions",
     "time_to_first_token",
 ]
@@ -344,6 +345,16 @@ def questions(http: httpx.Client, model: str, path: Path, *, max_tokens: int) ->
     if not found:
         raise InputError(f"{path} has no questions.", todo)
     return found
+
+
+def sample(http: httpx.Client, model: str, text: str, *, max_tokens: int) -> str:
+    """An answer as people and model cards draw them: temperature 1, top_p 0.95.
+
+    Raises:
+        ServerError: The server does not answer.
+    """
+    asked = {"model": model, "prompt": text, "max_tokens": max_tokens, "temperature": 1, "top_p": 0.95}
+    return str(_post(http, COMPLETIONS, asked)["choices"][0]["text"])
 
 
 def ask(http: httpx.Client, model: str, text: str, *, max_tokens: int) -> tuple[int, str, float]:

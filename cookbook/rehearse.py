@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from cookbook.capacity import offload_bytes_per_device
 from cookbook.catalog import Catalog
 from cookbook.catalog.schema import Rule
 from cookbook.deployment import Argument, Claim, Deployment, EnvVar, Frozen, Notice, Origin, Process, Role
@@ -25,6 +26,8 @@ __all__ = ["PORTS", "Cpu", "Rehearsal", "rehearse", "threads_bind"]
 
 NOTICE = "Rehearsed on a CPU with a small model: no number here is a number of the hardware."
 LAYER = "rehearsal"
+FEW_BLOCKS = 64
+BLOCK_TOKENS = 128  # Of vLLM's CPU backend.
 PORTS = 12
 """Free ports that the largest rehearsal may take beside the one that clients use."""
 
@@ -232,6 +235,7 @@ class _Rewriter:
             "{threads_bind}": seat.cores,
             "{model}": str(cpu.model),
             "{storage}": str(cpu.storage),
+            "{few_blocks}": FEW_BLOCKS if offload_bytes_per_device(process) else None,
         }
 
     def process(self) -> Process:
@@ -395,12 +399,17 @@ def _claims(
     bytes_per_element = 1 if str(first.value("--kv-cache-dtype") or "auto").startswith("fp8") else 2
     gib = next(v.value for v in first.environment if v.name == "VLLM_CPU_KVCACHE_SPACE")
     tokens = int(float(gib) * 2**30 * workers / (elements_per_token * bytes_per_element)) * engines
+    statement = (
+        f"{gib} GiB for each of {workers * engines} worker(s), at {elements_per_token // workers} elements of "
+        f"{bytes_per_element} byte(s) a token and worker, hold {tokens:,} tokens of the small model."
+    )
+    if first.has("--num-gpu-blocks-override"):
+        blocks = _number(first, "--num-gpu-blocks-override")
+        tokens = blocks * BLOCK_TOKENS * engines
+        statement = f"{blocks} blocks of {BLOCK_TOKENS} tokens hold {tokens:,} tokens."
     claim = Claim(
         name="kv_cache_tokens",
-        statement=(
-            f"{gib} GiB for each of {workers * engines} worker(s), at {elements_per_token // workers} elements of "
-            f"{bytes_per_element} byte(s) a token and worker, hold {tokens:,} tokens of the small model."
-        ),
+        statement=statement,
         value=tokens,
         unit="tokens",
         tolerance=0.01,

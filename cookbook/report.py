@@ -34,6 +34,12 @@ BASIS: dict[Basis, str] = {
     "unknown": "unknown",
     "chosen": "our choice",
 }
+HOW = (
+    "This page is a notebook, and what stands below each cell is what it printed when it ran. Its servers belong to a"
+    " supervisor outside of it and end with it, whatever ends it; their logs go to files. With `base_url` nothing is"
+    " launched and the server at that address is used; with `rehearse` a small model answers on a CPU in place of"
+    " Kimi-K3.1-Pro."
+)
 MARKUP = frozenset("\\`*_[]|<>&~$#!")
 VERDICT = {"pass": "✓ pass", "fail": "✗ fail", "left_out": "– left out"}
 
@@ -73,6 +79,7 @@ def about(plan: Plan) -> str:
     """Notices, and in a rehearsal what was replaced and what was left out."""
     deployment = plan.deployment
     lines = [f"**{notice.text}**" if notice.kind == "rehearsal" else notice.text for notice in deployment.notices]
+    lines.append(HOW)
     lines.append(f"Recipe for {deployment.hardware_title}; strategy {deployment.strategy}.")
     if plan.parameters.mode == "attached":
         lines.append("This run uses a server that was already running; nothing is known of its command.")

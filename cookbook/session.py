@@ -21,20 +21,15 @@ from IPython.display import HTML, Markdown, display
 from openai import OpenAI
 
 from cookbook import (
-    accuracy,
     baseline,
     begin,
     checks,
     client,
     evidence,
     feature_checks,
-    load,
-    machine,
     pictures,
-    plots,
     report,
 )
-from cookbook.capacity import GIB
 from cookbook.catalog import Catalog, overlay
 from cookbook.catalog import load as load_catalog
 from cookbook.deployment import Claim, Process, Role, Source
@@ -55,13 +50,6 @@ RECORD = "record.json"
 RUNS = Path("runs")
 # A prompt of a few tokens less than the context has room for an answer.
 ROOM = 6
-LOAD_LIMIT_S = 3600.0
-# GSM8K: all questions on the hardware; in a rehearsal the first few of the small ones.
-SMALL_SAMPLE = 6
-GSM8K_AT_A_TIME = 16
-GSM8K_TOKENS = 16384
-GSM8K_LIMIT_S = 4 * 3600.0
-NO_LM_EVAL = "lm_eval is not installed beside this notebook. Install it: scripts/install eval."
 ON_CPU = "A CPU and a small model cannot show it."
 NOT_PUBLISHED = "No figure is published for these flags."
 NOT_LAUNCHED = "The server was not launched by this run, so its log is not at hand."
@@ -99,14 +87,17 @@ class Run:
         base_url: Address of the server; empty until it is there.
         fleet: The servers that this run launched; None before, and where one was already running.
         rehearsal: Whether a small model answers on a CPU.
+        catalog: The catalog.
+        plan: What the recipe comes to here.
+        running: What runs: the same, or the other side of a comparison.
+        folder: Of this run.
     """
 
     def __init__(self, catalog: Catalog, plan: begin.Plan, folder: Path, *, own: bool) -> None:
-        self._catalog = catalog
-        self._plan = plan
-        # What runs: the same, but for the other side of a comparison.
-        self._running = plan
-        self._folder = folder
+        self.catalog = catalog
+        self.plan = plan
+        self.running = plan
+        self.folder = folder
         self._own = own
         self._events = Events(None if own else folder)
         self._redactor = Redactor.from_environ(os.environ)
@@ -123,27 +114,27 @@ class Run:
 
     def about(self) -> Markdown:
         """The notices, and in a rehearsal the table of what was replaced and left out."""
-        return Markdown(report.about(self._plan))
+        return Markdown(report.about(self.plan))
 
     def requirements(self) -> Markdown:
         """What has to be there before the recipe can run on its hardware, each with its source."""
-        return Markdown(report.requirements(self._catalog, self._plan.recipe_deployment))
+        return Markdown(report.requirements(self.catalog, self.plan.recipe_deployment))
 
     def commands(self) -> Markdown:
         """The commands for the hardware and how to stop them, those that run here where they differ, and the reasons.
 
         Each flag with why it is there, how sure that is, and its source.
         """
-        text = report.commands(self._plan, bash.render)
-        return Markdown(f"{text}\n\n{report.reasons(self._plan.recipe_deployment)}")
+        text = report.commands(self.plan, bash.render)
+        return Markdown(f"{text}\n\n{report.reasons(self.plan.recipe_deployment)}")
 
     def troubleshooting(self) -> Markdown:
         """The known problems that apply to this recipe."""
-        return Markdown(report.problems(self._catalog, self._plan.recipe_deployment))
+        return Markdown(report.problems(self.catalog, self.plan.recipe_deployment))
 
     def references(self) -> Markdown:
         """The sources that this page refers to."""
-        return Markdown(report.references(self._plan.recipe_deployment))
+        return Markdown(report.references(self.plan.recipe_deployment))
 
     # The server
 
@@ -158,17 +149,17 @@ class Run:
             ServerError: One did not come up, or died; the message has the root cause out of its log.
             TimeLimitError: One was not ready within `ready_timeout_s`.
         """
-        if self._plan.parameters.base_url:
-            self.base_url = client.server_url(self._plan.parameters.base_url)
+        if self.plan.parameters.base_url:
+            self.base_url = client.server_url(self.plan.parameters.base_url)
             self._read_version()
             print(f"Using the server at {self.base_url}. It was not launched by this run.")
             return self.base_url
-        elsewhere = [process for process in self._plan.deployment.processes if process not in self._plan.own]
+        elsewhere = [process for process in self.plan.deployment.processes if process not in self.plan.own]
         if elsewhere:
             names = ", ".join(f"{process.name} on node {process.node}" for process in elsewhere)
-            print(f"This node runs {', '.join(process.name for process in self._plan.own)}. Start the others by their")
+            print(f"This node runs {', '.join(process.name for process in self.plan.own)}. Start the others by their")
             print(f"commands above: {names}. The server is ready when all of them are.")
-        self._launch(self._plan, "")
+        self._launch(self.plan, "")
         shell = get_ipython()
         if shell:
             shell.events.register("post_run_cell", self._after_cell)
@@ -196,20 +187,20 @@ class Run:
             print(f"The server was not launched by this run, so it cannot be started without {without}.")
             return self.base_url
         other = begin.plan(
-            self._catalog,
-            self._plan.deployment.recipe,
-            self._plan.parameters,
+            self.catalog,
+            self.plan.deployment.recipe,
+            self.plan.parameters,
             on_step=print,
-            storage=self._folder / begin.SECOND_TIER,
+            storage=self.folder / begin.SECOND_TIER,
             without=without,
             here=here if self.rehearsal else None,
         )
-        if self.rehearsal and _words(other) == _words(self._running):
+        if self.rehearsal and _words(other) == _words(self.running):
             print(f"Here {without} was left out from the beginning, so the server that runs stands for both sides.")
             return self.base_url
         self._stop_servers()
         print(f"The same without {without}:")
-        self._running = other
+        self.running = other
         self._launch(other, f" without {without}")
         return self.base_url
 
@@ -224,7 +215,7 @@ class Run:
         self._memory.start()
         self.fleet = launch_all(
             plan.own,
-            logs=self._folder / "logs" / suffix.strip().replace(" ", "-"),
+            logs=self.folder / "logs" / suffix.strip().replace(" ", "-"),
             served_model_name=self.model,
             ready_timeout_s=plan.parameters.ready_timeout_s,
             on_phase=self._on_phase,
@@ -235,7 +226,7 @@ class Run:
         self._add_timing(f"server start{suffix}", time.monotonic() - began)
 
     def _on_phase(self, process: Process, phase: Phase) -> None:
-        name = f"{process.name}: " if len(self._running.own) > 1 else ""
+        name = f"{process.name}: " if len(self.running.own) > 1 else ""
         title = f"{name}{phase.title}"
         self._events.emit("phase", title=title, detail=phase.detail, seconds=round(phase.seconds, 1))
         print(f"{phase.seconds:7.1f} s  {title}{f': {phase.detail}' if phase.detail else ''}", flush=True)
@@ -268,13 +259,13 @@ class Run:
             role: Of the server to ask; None for the one that clients use.
         """
         url = self._urls(role)[0] if role else self.base_url
-        return client.http(url, self._plan.parameters.request_timeout_s)
+        return client.http(url, self.plan.parameters.request_timeout_s)
 
     def _urls(self, *roles: Role) -> list[str]:
         """Addresses of the servers of these roles, also of those on other nodes; empty where they are not known."""
-        if self._plan.parameters.mode == "attached":
+        if self.plan.parameters.mode == "attached":
             return []
-        found = [process for process in self._running.deployment.processes if process.role in roles and process.serves]
+        found = [process for process in self.running.deployment.processes if process.role in roles and process.serves]
         return [f"http://{process.host}:{process.port}" for process in found]
 
     def log(self, *roles: Role) -> str:
@@ -290,7 +281,7 @@ class Run:
         urls = self._urls(*roles) if roles else self._urls("engine", "prefill", "decode")
         totals: dict[str, float] = {}
         for url in urls or [self.base_url]:
-            with client.http(url, self._plan.parameters.request_timeout_s) as http:
+            with client.http(url, self.plan.parameters.request_timeout_s) as http:
                 for name, value in client.metrics(http).items():
                     totals[name] = totals.get(name, 0.0) + value
         return totals
@@ -298,7 +289,7 @@ class Run:
     @property
     def max_tokens(self) -> int:
         """Length to allow for a long answer: enough to think on the hardware, little in a rehearsal."""
-        limits = self._catalog.model.max_tokens, self._catalog.rehearsal.max_tokens.value
+        limits = self.catalog.model.max_tokens, self.catalog.rehearsal.max_tokens.value
         return limits[self.rehearsal]
 
     @property
@@ -307,7 +298,7 @@ class Run:
         with self.http() as http:
             entries = http.get("/v1/models").raise_for_status().json()["data"]
         lengths = [entry.get("max_model_len") for entry in entries if entry.get("id") == self.model]
-        flag = self._running.deployment.processes[0].value("--max-model-len")
+        flag = self.running.deployment.processes[0].value("--max-model-len")
         # A router may pass the models on without their length.
         known = lengths[0] if lengths and lengths[0] else flag
         return None if known is None else int(str(known))
@@ -315,6 +306,11 @@ class Run:
     def sizes(self, hardware: T, *, rehearsal: T) -> T:
         """What to measure with: on the hardware, or so that a CPU is done with it in seconds."""
         return rehearsal if self.rehearsal else hardware
+
+    @property
+    def redactor(self) -> Redactor:
+        """Takes secrets out of what is shown."""
+        return self._redactor
 
     def stop_role(self, role: Role) -> None:
         """Stop the servers of a role, to see what becomes of the others."""
@@ -339,7 +335,7 @@ class Run:
         self._memory.mark("stopping")
         self.fleet.stop()
         self._memory.stop()
-        shutil.rmtree(self._folder / begin.SECOND_TIER, ignore_errors=True)
+        shutil.rmtree(self.folder / begin.SECOND_TIER, ignore_errors=True)
         print("All processes that this run started are gone.")
 
     # The examples
@@ -361,9 +357,9 @@ class Run:
                 self.check(result)
 
     def _make_context(self) -> Context:
-        timeout = self._plan.parameters.request_timeout_s
-        small = self.model == self._catalog.rehearsal.model.name
-        first = self._plan.recipe_deployment.processes[0]
+        timeout = self.plan.parameters.request_timeout_s
+        small = self.model == self.catalog.rehearsal.model.name
+        first = self.plan.recipe_deployment.processes[0]
         sees = not small and not first.has("--language-model-only")
         limit = self.max_model_len
         return Context(
@@ -379,7 +375,7 @@ class Run:
             request_timeout_s=timeout,
             long_input_tokens=None if limit is None else limit - ROOM,
             metrics_urls=tuple(self._urls("engine", "prefill", "decode")),
-            groups=int(str(self._running.deployment.processes[0].value("--data-parallel-size") or 1)),
+            groups=int(str(self.running.deployment.processes[0].value("--data-parallel-size") or 1)),
             strict=not self._urls("router"),
         )
 
@@ -399,8 +395,8 @@ class Run:
 
     def capacity(self, *recipes: str) -> HTML:
         """Tokens that the KV cache of these recipes holds, by arithmetic; on the hardware with this run's own."""
-        hardware = self._plan.parameters.mode == "hardware"
-        return pictures.capacity(self._catalog, recipes, measured=self.kv_tokens() if hardware else None)
+        hardware = self.plan.parameters.mode == "hardware"
+        return pictures.capacity(self.catalog, recipes, measured=self.kv_tokens() if hardware else None)
 
     def picture(
         self,
@@ -421,94 +417,8 @@ class Run:
             log_x: Whether x is logarithmic.
         """
         figure = self.claim(claim) if claim else None
-        hardware = self._plan.parameters.mode == "hardware"
+        hardware = self.plan.parameters.mode == "hardware"
         return pictures.curves(title, measured, claim=figure, at=at, log_x=log_x, rehearsal=not hardware)
-
-    # Tools
-
-    def load(self, *, prompts: int, concurrency: int, input_tokens: int, output_tokens: int) -> None:
-        """Put load on the server with `vllm bench serve`, show the percentiles, and check that all was answered.
-
-        Args:
-            prompts: Requests in all.
-            concurrency: At a time.
-            input_tokens: Of each prompt.
-            output_tokens: Of each answer.
-        """
-        name, title = "load", f"Load of {concurrency} requests at a time"
-        if not shutil.which("vllm"):
-            reason = "There is no vllm command beside this notebook."
-            self.leave_out(name, title, expected=f"{prompts} of {prompts} answered", reason=reason)
-            return
-        process = self._running.deployment.processes[0]
-        words = load.command(
-            self.base_url,
-            self.model,
-            self._running.deployment.model,
-            prompts=prompts,
-            concurrency=concurrency,
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            trust_remote_code=process.has("--trust-remote-code"),
-        )
-        found = load.bench(words, time_limit_s=LOAD_LIMIT_S, folder=self._folder, offline=self.rehearsal)
-        shown = self._redactor.text(found.command).replace(str(self._running.deployment.model), self.model)
-        display(Markdown(f"```bash\n{shown}\n```"))
-        display(plots.percentiles(found.percentiles, title=f"{title}: latency", unit="ms"))
-        self.check(
-            feature_checks.load_done(
-                name, title, asked=found.asked, done=found.done, tokens_per_s=found.output_tokens_per_s
-            )
-        )
-
-    def accuracy(self, claim: str = "", *, against: str = "", points: float = 0.0) -> None:
-        """Measure the accuracy on GSM8K with lm_eval; a rehearsal asks a few small questions, to show the way.
-
-        Args:
-            claim: Name of the published figure; empty for none.
-            against: A recipe whose newest run in the same circumstances is the baseline; empty for none.
-            points: By how much the accuracy may be lower than the baseline's, in points of percent.
-        """
-        figure = self.claim(claim) if claim else None
-        expected = figure.statement if figure else "a published figure"
-        if not accuracy.installed():
-            self.leave_out("accuracy", "Accuracy on gsm8k", expected=expected, reason=NO_LM_EVAL)
-            return
-        own = self._plan.parameters.gsm8k
-        small = self.model == self._catalog.rehearsal.model.name
-        found = accuracy.evaluate(
-            self.base_url,
-            self.model,
-            questions=accuracy.SMALL_QUESTIONS if small else Path(own) if own else None,
-            limit=SMALL_SAMPLE if small else None,
-            concurrency=self.sizes(GSM8K_AT_A_TIME, rehearsal=2),
-            max_tokens=self.sizes(GSM8K_TOKENS, rehearsal=64),
-            time_limit_s=GSM8K_LIMIT_S,
-            folder=self._folder,
-        )
-        self.check(accuracy.scored(found))
-        if small:
-            reason = (
-                f"{found.text} They are a few sums for a small model, and say nothing of {self._catalog.model.title}."
-            )
-            self.leave_out("accuracy", "Accuracy on gsm8k", expected=expected, reason=reason)
-            return
-        self.check(accuracy.accuracy_check(found, figure, self.source(figure)) if figure else accuracy.measured(found))
-        if against:
-            other = self.baseline(against)
-            theirs = baseline.value(other, "accuracy") if other else None
-            if other is None or theirs is None:
-                self.check(baseline.no_baseline("accuracy_baseline", "Accuracy", f"{points} points less", against))
-            else:
-                names = baseline.names(other)
-                self.check(accuracy.against_baseline(found, theirs, points=points, made_by=names))
-
-    def second_tier_gib(self) -> float:
-        """GiB that the second KV tier takes: memory in use on this machine, or the folder that stands for it."""
-        folder = self._folder / begin.SECOND_TIER
-        if self.rehearsal:
-            return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / GIB
-        return machine.used_memory() / GIB
 
     # The checks
 
@@ -528,10 +438,10 @@ class Run:
             status = http.get("/health").status_code
             models = http.get("/v1/models").raise_for_status().json()
         ends = [server.phases[-1].seconds for server in self.fleet.servers] if self.fleet else []
-        limit = self._plan.parameters.ready_timeout_s
+        limit = self.plan.parameters.ready_timeout_s
         self.check(checks.ready(max(ends, default=None), limit_s=limit, health_status=status))
-        length = self._plan.deployment.processes[0].value("--max-model-len")
-        attached = self._plan.parameters.mode == "attached"
+        length = self.plan.deployment.processes[0].value("--max-model-len")
+        attached = self.plan.parameters.mode == "attached"
         # A router may pass the models on without their length.
         silent = all(entry.get("max_model_len") is None for entry in models.get("data", ()))
         expected = None if attached or length is None or silent else int(str(length))
@@ -540,27 +450,27 @@ class Run:
 
     def _check_kv_cache(self) -> None:
         name, title = "kv_cache_tokens", "KV cache capacity"
-        claim = next((c for c in self._plan.deployment.claims if c.name.startswith(name)), None)
+        claim = next((c for c in self.plan.deployment.claims if c.name.startswith(name)), None)
         if claim is None:
             self.leave_out(name, title, expected="a published figure", reason=NOT_PUBLISHED)
         elif self.fleet is None:
             self.leave_out(name, title, expected=f"{claim.value:,.0f} {claim.unit}", reason=NOT_LAUNCHED)
         else:
-            tokens = kv_cache_tokens(self.log(self._plan.deployment.processes[0].role))
+            tokens = kv_cache_tokens(self.log(self.plan.deployment.processes[0].role))
             self.check(checks.kv_cache_tokens(tokens, claim, self.source(claim)))
 
     def kv_tokens(self) -> int | None:
         """Tokens that the KV cache of the first role holds, by the log; None where it does not say."""
-        tokens = kv_cache_tokens(self.log(self._running.deployment.processes[0].role))
+        tokens = kv_cache_tokens(self.log(self.running.deployment.processes[0].role))
         return sum(tokens) or None
 
     def claim(self, name: str) -> Claim | None:
         """A published figure for this recipe, or None."""
-        return self._plan.recipe_deployment.claim(name)
+        return self.plan.recipe_deployment.claim(name)
 
     def source(self, claim: Claim) -> Source:
         """Where a published figure comes from."""
-        return self._catalog.sources[claim.source] if claim.source else Source(title="This recipe")
+        return self.catalog.sources[claim.source] if claim.source else Source(title="This recipe")
 
     def judge(
         self,
@@ -568,6 +478,7 @@ class Run:
         title: str,
         check: Callable[..., CheckResult],
         *measured: Any,
+        name: str = "",
         rehearsed: bool = False,
         **more: Any,
     ) -> None:
@@ -581,25 +492,114 @@ class Run:
             title: Of the check.
             check: Of `cookbook.feature_checks`; called with name, title, what was measured, claim and source.
             *measured: What was measured.
+            name: Of the check, where it is another than the figure's.
             rehearsed: Whether a rehearsal can show it too.
             **more: Further arguments of the check.
         """
-        found = self.claim(claim)
+        found, called = self.claim(claim), name or claim
         if found is None:
-            self.leave_out(claim, title, expected="a published figure", reason=NOT_PUBLISHED)
+            self.leave_out(called, title, expected="a published figure", reason=NOT_PUBLISHED)
         elif self.rehearsal and not rehearsed:
-            self.leave_out(claim, title, expected=found.statement, reason=ON_CPU)
+            self.leave_out(called, title, expected=found.statement, reason=ON_CPU)
         else:
-            self.check(check(claim, title, *measured, claim=found, source=self.source(found), **more))
+            self.check(check(called, title, *measured, claim=found, source=self.source(found), **more))
+
+    def feature_missing(self, flag: str) -> str:
+        """Why a rehearsal runs without this flag; empty where the flag is set."""
+        changes = (change for change in self.running.substitutions if change.what == flag)
+        return next((change.reason for change in changes if change.replacement is None), "")
+
+    def seen_in_log(
+        self,
+        name: str,
+        title: str,
+        pattern: str,
+        *,
+        expected: str,
+        flag: str,
+        source: str = "",
+        role: Role | None = None,
+    ) -> None:
+        """Check that a server's log tells of something. Left out where the rehearsal runs without its flag.
+
+        Args:
+            name: Of the check.
+            title: Of the check.
+            pattern: Regular expression, looked for without regard to case.
+            expected: What the line says, for a reader.
+            flag: The flag that brings it; empty where a rehearsal shows it too.
+            source: Key of the pattern's source in the catalog; empty for this recipe.
+            role: Of the servers whose log to read; None for all.
+        """
+        missing = self.feature_missing(flag) if flag else ""
+        if missing:
+            self.leave_out(name, title, expected=expected, reason=missing)
+        elif self.fleet is None:
+            self.leave_out(name, title, expected=expected, reason=NOT_LAUNCHED)
+        else:
+            log = self.log(role) if role else self.log()
+            found = self.catalog.sources[source] if source else Source(title="This recipe")
+            self.check(feature_checks.log_shows(name, title, log, pattern, expected=expected, source=found))
+
+    def same_answers(
+        self, recipe: str, ours: Mapping[str, tuple[int, ...]], *, flag: str = "", name: str = "same_tokens"
+    ) -> None:
+        """Hold answers at temperature 0 against those of a run of another recipe in the same circumstances.
+
+        Args:
+            recipe: The other one.
+            ours: Of `cookbook.measure.answers`.
+            flag: What differs; a rehearsal without it would compare a server with itself. Empty for no such flag.
+            name: Of the check.
+        """
+        title = f"Same tokens as {self.catalog.recipes[recipe].title}"
+        expected = "the same tokens, within a tolerance"
+        missing = self.feature_missing(flag) if flag else ""
+        if missing:
+            reason = f"It would compare a server with itself. {missing}"
+            self.leave_out(name, title, expected=expected, reason=reason)
+            return
+        found = self.baseline(recipe)
+        if found is None or not found.answers:
+            self.check(baseline.no_baseline(name, title, expected, recipe))
+        else:
+            names = baseline.names(found)
+            self.check(feature_checks.same_tokens(name, title, ours, found.answers, compared_with=names))
+
+    def more_tokens(self, recipe: str, claim: str, title: str) -> None:
+        """Hold the tokens of the KV cache against those of a run of another recipe in the same circumstances.
+
+        Args:
+            recipe: The other one.
+            claim: Name of the published ratio.
+            title: Of the check.
+        """
+        found = self.baseline(recipe)
+        theirs = baseline.value(found, "kv_cache_tokens") if found else None
+        if found is None or theirs is None:
+            figure = self.claim(claim)
+            expected = figure.statement if figure else "a published figure"
+            self.check(baseline.no_baseline(claim, title, expected, recipe))
+        else:
+            other = baseline.names(found)
+            self.judge(claim, title, feature_checks.times_as_many, self.kv_tokens(), int(theirs), compared_with=other)
 
     def baseline(self, recipe: str) -> Evidence | None:
         """The newest run of another recipe in the same circumstances, which is named; None where there is none."""
-        found = baseline.baseline(self._folder.parent.parent, recipe, self._record)
+        found = baseline.baseline(self.folder.parent.parent, recipe, self._record)
         print(f"Baseline: {baseline.names(found)} ({recipe})." if found else f"No baseline: no such run of {recipe}.")
         return found
 
     def against(
-        self, recipe: str, claim: str, title: str, check: Callable[..., CheckResult], ours: Series, **more: Any
+        self,
+        recipe: str,
+        claim: str,
+        title: str,
+        check: Callable[..., CheckResult],
+        ours: Series,
+        *,
+        name: str = "",
+        **more: Any,
     ) -> None:
         """Hold a measured curve against that of a run of another recipe in the same circumstances.
 
@@ -609,16 +609,18 @@ class Run:
             title: Of the check.
             check: Of `cookbook.feature_checks`; called with name, title, both curves, claim, source and compared_with.
             ours: The curve; the other run's has the same name.
+            name: Of the check, where it is another than the figure's.
             **more: Further arguments of the check.
         """
         found = self.baseline(recipe)
         theirs = next((series for series in found.series if series.name == ours.name), None) if found else None
         if found and theirs:
-            self.judge(claim, title, check, ours, theirs, compared_with=baseline.names(found), **more)
+            other = baseline.names(found)
+            self.judge(claim, title, check, ours, theirs, name=name, compared_with=other, **more)
         else:
             figure = self.claim(claim)
             expected = figure.statement if figure else "a published figure"
-            self.check(baseline.no_baseline(claim, title, expected, recipe))
+            self.check(baseline.no_baseline(name or claim, title, expected, recipe))
 
     def keep(self, series: Series, name: str = "") -> Series:
         """Record a measured curve, and return it.
@@ -667,7 +669,7 @@ class Run:
             exit_code=0 if passed else ChecksFailed.exit_code,
             ended_at=datetime.now(UTC),
         )
-        path = self._folder / "evidence.json"
+        path = self.folder / "evidence.json"
         evidence.write(path, Evidence.model_validate(self._redactor.value(end.model_dump(mode="json"))))
         print(f"Evidence: {path}")
 
@@ -680,7 +682,7 @@ class Run:
 
     def _save(self) -> None:
         clean = self._redactor.value(self._record.model_dump(mode="json"))
-        evidence.write(self._folder / RECORD, RunRecord.model_validate(clean))
+        evidence.write(self.folder / RECORD, RunRecord.model_validate(clean))
 
 
 def _words(plan: begin.Plan) -> list[list[str]]:

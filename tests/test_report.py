@@ -38,7 +38,8 @@ def test_both_commands_are_shown_in_a_rehearsal(b300_tp8: Deployment, rehearsal:
 
 def test_on_the_hardware_one_command_is_shown(b300_tp8: Deployment) -> None:
     text = report.commands(Plan(Parameters(model="m"), b300_tp8, b300_tp8, ()), render)
-    assert text.count("vllm serve") == 1
+    assert text.count("vllm serve moonshotai") == 1
+    assert "To stop: Ctrl-C" in text
 
 
 def test_every_reason_and_its_basis_is_on_the_page(b300_tp8: Deployment) -> None:
