@@ -13,11 +13,8 @@
 # %% [markdown]
 # # B300: tensor parallel 8
 #
-# This page is a notebook. It starts a vLLM server with Kimi-K3.1-Pro on one B300 node, talks to it, and checks what it
-# claims. What you read below is what it printed when it ran.
-#
-# Set the parameters, or leave them. With `base_url` nothing is launched and the server at that address is used; with
-# `rehearse` a small model answers on a CPU in place of Kimi-K3.1-Pro.
+# Kimi-K3.1-Pro on one B300 node, as plainly as it goes: one group of eight GPUs that share every layer. Begin here, and
+# come back to it when something faster or larger has to be explained.
 
 # %% tags=["parameters"]
 model: str = "moonshotai/Kimi-K3.1-Pro"  # hub name or folder to load; with base_url, the name that is served
@@ -29,6 +26,7 @@ request_timeout_s: float = 600  # bound on one request, in seconds
 rehearse: bool = False  # cut the recipe down to this machine's CPU
 
 # %%
+from cookbook import experiments
 from cookbook.session import open_run
 
 run = open_run("b300_tp8", globals())
@@ -39,12 +37,15 @@ run.about()
 #
 # The weights fill most of the memory of one node, so the smallest deployment is the whole node. Tensor parallelism cuts
 # each layer over all GPUs of the node: every GPU works on every token, which keeps the time per token short, and the
-# traffic stays on NVLink. It is the baseline that the other recipes are compared with.
+# traffic stays on NVLink.
+#
+# Take it when the load is mixed and nothing stands out: chats, tool calls, documents of moderate length. It is the
+# baseline that the other recipes are measured against, so run it once on each machine.
 #
 # What it costs: each GPU keeps the whole latent KV cache, as the latent of this model's attention is shared by all
-# heads and cannot be cut by head. For very long contexts or many long-lived sessions, sharding the cache over the GPUs
-# (decode context parallelism) holds several times more tokens. For long prompts one at a time, expert parallelism
-# prefills faster.
+# heads and cannot be cut by head. Eight copies of the same cache are the price of the simplest layout. For very long
+# contexts or many long-lived sessions, decode context parallelism holds several times more tokens; for long prompts one
+# at a time, expert parallelism prefills faster; for the shortest time between tokens there is low-latency decode.
 #
 # ## Requirements
 
@@ -60,11 +61,12 @@ run.commands()
 # %% [markdown]
 # ## Launch
 #
-# The server belongs to a supervisor outside this notebook. It ends with the notebook, whatever ends it, and its log
-# goes to a file; below are the phases that the log tells of. Loading the weights takes longest.
+# Reading the weights takes longest; after that, kernels are warmed up and graphs captured. Below are the phases as the
+# server's log tells of them.
 
 # %%
 base_url = run.start()
+run.timeline()
 
 # %% [markdown]
 # ## Client
@@ -89,28 +91,66 @@ run.examples("image", "long_input", "many_clients", "cancelled")
 # %% [markdown]
 # ## Checks
 #
-# First the server itself: it is ready, it serves the model that it should, and its KV cache holds what is claimed.
+# First the server itself: it is ready, it serves the model that it should, its KV cache holds what is claimed, and a
+# prompt that comes again is found in it.
 
 # %%
 run.check_server()
+run.examples("prefix_cache")
 
 # %% [markdown]
-# ### Prefix cache
+# ### KV cache by layout
 #
-# A prompt that comes again is not computed again, as far as its blocks are still in the cache.
+# How many tokens fit is what the choice of a layout comes down to most often.
 
 # %%
-run.examples("prefix_cache")
+run.capacity("b300_tp8", "b300_tep", "b300_dcp8")
+
+# %% [markdown]
+# ### Time to first token
+#
+# One prompt at a time, each new to the server, so nothing comes out of a cache. The client is measured beside it
+# against a socket that answers at once: a client that is slow with long prompts would be taken for a slow server.
+
+# %%
+server, client = experiments.first_tokens(run)
+run.picture("Time to first token by length of the prompt", {"Server": server, "Client alone": client}, log_x=True)
+
+# %% [markdown]
+# ### Decode steps
+#
+# The time between two tokens of a sequence, by how many sequences decode together. The other recipes for this node are
+# held against these figures.
+
+# %%
+steps = experiments.decode_steps(run)
+answers = experiments.answers(run)
+run.picture("Decode step by batch", {"Tensor parallel 8": steps})
+
+# %% [markdown]
+# ### Under load
+#
+# What clients feel when many come at once: percentiles, as an average hides those who wait.
+
+# %%
+experiments.put_under_load(run)
 
 # %% [markdown]
 # ## Evidence
 #
 # The run leaves a folder: this notebook as it ran, the server's log, and `evidence.json` with the machine, the
-# versions, the commands, the checks and the times. Secrets are taken out of all three. The server is stopped now.
+# versions, the commands, the checks, the curves and the times. Secrets are taken out of all three. The server is
+# stopped now.
 
 # %%
 run.stop()
 run.results()
+
+# %% [markdown]
+# ### Memory over the run
+
+# %%
+run.memory()
 
 # %% [markdown]
 # ## Troubleshooting
