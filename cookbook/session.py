@@ -516,7 +516,8 @@ class Run:
         pattern: str,
         *,
         expected: str,
-        flag: str,
+        flag: str = "",
+        not_on_cpu: str = "",
         source: str = "",
         role: Role | None = None,
     ) -> None:
@@ -528,10 +529,11 @@ class Run:
             pattern: Regular expression, looked for without regard to case.
             expected: What the line says, for a reader.
             flag: The flag that brings it; empty where a rehearsal shows it too.
+            not_on_cpu: Why a rehearsal cannot show it, where no flag tells; empty where it can.
             source: Key of the pattern's source in the catalog; empty for this recipe.
             role: Of the servers whose log to read; None for all.
         """
-        missing = self.feature_missing(flag) if flag else ""
+        missing = (not_on_cpu if self.rehearsal else "") or (self.feature_missing(flag) if flag else "")
         if missing:
             self.leave_out(name, title, expected=expected, reason=missing)
         elif self.fleet is None:
@@ -542,7 +544,12 @@ class Run:
             self.check(feature_checks.log_shows(name, title, log, pattern, expected=expected, source=found))
 
     def same_answers(
-        self, recipe: str, ours: Mapping[str, tuple[int, ...]], *, flag: str = "", name: str = "same_tokens"
+        self,
+        recipe: str,
+        ours: Mapping[str, tuple[int, ...]],
+        *,
+        flag: str = "",
+        name: str = "same_tokens",
     ) -> None:
         """Hold answers at temperature 0 against those of a run of another recipe in the same circumstances.
 

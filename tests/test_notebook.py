@@ -69,6 +69,44 @@ def test_prose_carries_no_flag(recipe: Path) -> None:
             assert not re.search(r"--[a-z]|\bVLLM_", cell.source), cell.source
 
 
+def test_every_recipe_of_the_catalog_has_its_notebook(catalog: Catalog) -> None:
+    assert {path.stem for path in ALL} == set(catalog.recipes)
+
+
+def test_a_page_opens_its_own_recipe(recipe: Path, catalog: Catalog) -> None:
+    text = recipe.read_text()
+    assert f'open_run("{recipe.stem}", globals())' in text
+    assert f"# # {catalog.recipes[recipe.stem].title}\n" in text
+
+
+def test_no_text_stands_on_two_pages() -> None:
+    """What pages share is in the package. Headings and the parameters' cell are the outline, and the same on each."""
+    seen: dict[str, str] = {}
+    for path in ALL:
+        for cell in jupytext.read(path).cells:
+            if cell.cell_type != "markdown":
+                continue
+            for paragraph in cell.source.split("\n\n"):
+                words = " ".join(paragraph.split())
+                if words.startswith("#"):
+                    continue
+                assert words not in seen, f"{path.stem} and {seen[words]}: {words}"
+                seen[words] = path.stem
+    assert len(seen) > 10 * len(ALL)
+
+
+def test_a_parameter_says_the_same_on_every_page() -> None:
+    found: dict[str, set[Parameter]] = {}
+    for path in ALL:
+        for parameter in notebook.parameters(path):
+            found.setdefault(parameter.name, set()).add(parameter)
+    assert {name for name, kinds in found.items() if len(kinds) > 1} == set()
+
+
+def test_no_page_carries_outputs(recipe: Path) -> None:
+    assert not any(cell.get("outputs") for cell in jupytext.read(recipe).cells)
+
+
 def test_values_get_the_types_of_the_cell(tmp_path: Path) -> None:
     path = tmp_path / "n.py"
     path.write_text(
@@ -120,6 +158,9 @@ def test_a_notebook_without_parameters_is_an_error(tmp_path: Path) -> None:
         notebook.parameters(path)
 
 
-def test_a_recipe_without_a_notebook_is_an_error(catalog: Catalog) -> None:
+def test_a_recipe_without_a_notebook_is_an_error(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notebook, "RECIPES", tmp_path)
     with pytest.raises(InputError, match="has no notebook yet"):
         notebook.source(catalog, "gb300_pd")
