@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
 
 from cookbook import evidence
+from cookbook.catalog import Catalog
 from cookbook.cli import COMMANDS, main
+from cookbook.cli import run as cli_run
 from cookbook.formats import FORMATS
 from tests.test_evidence import an_evidence
 
@@ -116,7 +119,9 @@ def test_show_takes_overrides() -> None:
         (("show", "b300_tep", "--set", "additional-config={}", "--nodes", "2"), "has 1 node(s)"),
         (("capacity", "--hardware", "cpu", "--strategy", "single_node_tp"), "runs a small model"),
         (("capacity", "b300_tp8", "--context", "2000000"), "longer than the model's 1048576 tokens"),
-        (("run", "gb300_pd"), "The recipe gb300_pd has no notebook yet. `cookbook show gb300_pd` has its commands."),
+        (("run",), "Name a recipe, or all of them with --all."),
+        (("run", "b300_tp8", "--all"), "--all and a recipe exclude each other."),
+        (("run", "--all", "--parameters", "modle=x"), 'No recipe has a parameter "modle".'),
         (("run", "b300_tp8", "--parameters", "modle=x"), 'b300_tp8 has no parameter "modle". Did you mean model'),
         (("run", "b300_tp8", "--parameters", "port=x"), 'The parameter port is "x". It has to be of type int'),
         (("run", "b300_tp8", "--parameters", "ready_timeout_s=-1"), "It is a number of seconds above 0."),
@@ -180,3 +185,41 @@ def test_list_has_the_matrix_with_a_reason_for_each_refusal() -> None:
     cells = json.loads(run("list", "--json").output)["matrix"]
     assert all(cell["why"] for cell in cells if cell["state"] == "refused")
     assert any("vllm-torchtpu/pull/2770" in why for cell in cells for why in cell["why"])
+
+
+def finished(recipe: str, code: int) -> SimpleNamespace:
+    status = {0: "passed", 1: "failed", 3: "server_failed", 130: "interrupted"}[code]
+    found = an_evidence().model_copy(update={"recipe": recipe, "status": status, "exit_code": code})
+    return SimpleNamespace(evidence=found, folder=Path("runs") / recipe)
+
+
+def run_all(monkeypatch: pytest.MonkeyPatch, codes: dict[str, int], *more: str) -> tuple[list[str], Result]:
+    ran: list[str] = []
+
+    def execute(catalog: Catalog, recipe: str, *_: object, **__: object) -> SimpleNamespace:
+        ran.append(recipe)
+        return finished(recipe, codes.get(recipe, 0))
+
+    monkeypatch.setattr(cli_run, "execute", execute)
+    return ran, run("run", "--all", "--on", "cpu", *more)
+
+
+def test_all_recipes_are_run_though_one_fails_by_a_double_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, catalog: Catalog
+) -> None:
+    ran, result = run_all(monkeypatch, {"b300_tep": 3, "b300_dcp8": 1})
+    assert ran == list(catalog.recipes)
+    assert result.exit_code == 3
+    assert "server failed" in result.stdout
+
+
+def test_an_interrupt_ends_all_by_a_double_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran, result = run_all(monkeypatch, {"b300_tep": 130})
+    assert ran == ["b300_tp8", "b300_tep"]
+    assert result.exit_code == 130
+    assert "not run" in result.stdout
+
+
+def test_all_as_json_is_a_list_by_a_double_of_the_run(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
+    _, result = run_all(monkeypatch, {}, "--json")
+    assert [one["recipe"] for one in json.loads(result.stdout)] == list(catalog.recipes)

@@ -3,43 +3,50 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import JsonValue
 from rich.console import Console
 
 from cookbook import notebook
 from cookbook.catalog import Catalog
 from cookbook.cli import echo_json
 from cookbook.cli.options import catalog_option
-from cookbook.cli.tables import checks_table
+from cookbook.cli.tables import checks_table, runs_table
 from cookbook.errors import InputError
+from cookbook.evidence import Evidence
 from cookbook.execute import execute
+
+INTERRUPTED = 128
+"""Above it are the exit codes of a signal: what ended one run ends them all."""
 
 
 @click.command("run")
-@click.argument("recipe")
+@click.argument("recipe", required=False)
+@click.option("--all", "every", is_flag=True, help="Every recipe of the catalog, one after the other.")
 @click.option("--on", "target", type=click.Choice(["local", "cpu"]), default="local", show_default=True,
               help="local: this machine is the recipe's hardware. cpu: rehearse with a small model.")  # fmt: skip
 @click.option("--parameters", "given", multiple=True, metavar="K=V", help="A parameter of the notebook; may repeat.")
 @click.option("--output", "runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
               help="Folder for evidence, executed notebook and logs.")  # fmt: skip
 @click.option("--time-limit", type=click.FloatRange(min=1), default=14400, show_default=True, metavar="SECONDS",
-              help="Bound on the whole run.")  # fmt: skip
+              help="Bound on the run of one recipe.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON; progress goes to stderr.")
 @catalog_option
 @click.pass_context
 def command(
     ctx: click.Context,
     catalog: Catalog,
-    recipe: str,
+    recipe: str | None,
     target: str,
     given: tuple[str, ...],
     runs: Path,
     time_limit: float,
     *,
+    every: bool,
     as_json: bool,
 ) -> None:
     """Run RECIPE's notebook under papermill: launch the server, run the examples and checks, leave evidence.
@@ -47,34 +54,62 @@ def command(
     \b
         cookbook run b300_tp8                    on a B300 node, with vLLM in this Python environment
         cookbook run b300_tp8 --on cpu           a rehearsal
+        cookbook run --all --on cpu              every recipe rehearsed, in about 25 minutes on two cores
         cookbook run b300_tp8 --parameters base_url=http://127.0.0.1:8000
+
+    With --all a recipe that fails does not keep the others from being run, and the exit code is the largest of them.
     """
-    path = notebook.source(catalog, recipe)
-    known = notebook.parameters(path)
-    parameters = notebook.values(recipe, known, given)
+    if every == bool(recipe):
+        if every:
+            raise InputError("--all and a recipe exclude each other.", "Leave one of them out.")
+        raise InputError("Name a recipe, or all of them with --all.", "`cookbook list` shows them.")
+    names = list(catalog.recipes) if recipe is None else [recipe]
+    planned = {name: _parameters(catalog, name, given, target, every=every) for name in names}
+    if unknown := _unknown(catalog, names, given) if every else "":
+        raise InputError(f'No recipe has a parameter "{unknown}".', "The first code cell of a notebook has them.")
+    console = Console(stderr=as_json, highlight=False)
+    found: dict[str, Evidence] = {}
+    for name, (parameters, defaults) in planned.items():
+        if every:
+            console.print(f"\n[bold]{name}[/bold] ({len(found) + 1} of {len(names)})")
+        outcome = execute(
+            catalog, name, parameters, defaults, runs=runs, time_limit_s=time_limit, on_event=_Show(console)
+        )
+        found[name] = outcome.evidence
+        if not as_json:
+            console.print(checks_table(outcome.evidence))
+        if outcome.evidence.error:
+            click.echo(f"cookbook: {outcome.evidence.error}", err=True)
+        console.print(f"Evidence: {outcome.folder / 'evidence.json'}", soft_wrap=True)
+        if outcome.evidence.exit_code > INTERRUPTED:
+            break
+    if as_json:
+        records = [one.model_dump(mode="json") for one in found.values()]
+        echo_json(records if every else records[0])
+    elif every:
+        console.print(runs_table(found, names))
+    ctx.exit(max(one.exit_code for one in found.values()))
+
+
+def _parameters(
+    catalog: Catalog, recipe: str, given: tuple[str, ...], target: str, *, every: bool
+) -> tuple[dict[str, JsonValue], dict[str, JsonValue]]:
+    """The parameters that are set, and the defaults of all; of all recipes each takes those that it has."""
+    known = notebook.parameters(notebook.source(catalog, recipe))
+    names = {parameter.name for parameter in known}
+    own = [one for one in given if not every or "=" not in one or one.partition("=")[0] in names]
+    parameters = notebook.values(recipe, known, own)
     if target == "cpu":
         if parameters.get("rehearse") is False:
             raise InputError("rehearse=false contradicts --on cpu.", "Leave one of them out.")
         parameters["rehearse"] = True
-    console = Console(stderr=as_json, highlight=False)
-    outcome = execute(
-        catalog,
-        recipe,
-        parameters,
-        {parameter.name: parameter.default for parameter in known},
-        runs=runs,
-        time_limit_s=time_limit,
-        on_event=_Show(console),
-    )
-    found = outcome.evidence
-    if as_json:
-        echo_json(found.model_dump(mode="json"))
-    else:
-        console.print(checks_table(found))
-    if found.error:
-        click.echo(f"cookbook: {found.error}", err=True)
-    console.print(f"Evidence: {outcome.folder / 'evidence.json'}", soft_wrap=True)
-    ctx.exit(found.exit_code)
+    return parameters, {parameter.name: parameter.default for parameter in known}
+
+
+def _unknown(catalog: Catalog, recipes: Iterable[str], given: Iterable[str]) -> str:
+    """The first of these parameters that no recipe has, or nothing."""
+    known = {one.name for recipe in recipes for one in notebook.parameters(notebook.source(catalog, recipe))}
+    return next((name for name in (one.partition("=")[0] for one in given) if name not in known), "")
 
 
 class _Show:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
 from rich.table import Table
 from rich.text import Text
 
@@ -25,4 +28,22 @@ def checks_table(found: Evidence) -> Table:
             Text(f"{check.expected} {check.unit}".strip()),
             Text(check.detail if left_out else f"{check.measured} {check.unit}".strip()),
         )
+    return table
+
+
+def runs_table(found: Mapping[str, Evidence], asked: Iterable[str]) -> Table:
+    """A line a recipe: what became of it, and how many of its checks hold."""
+    table = Table(title="All recipes", title_justify="left")
+    for head in ("Recipe", "Status", "Hold", "Fell short", "Left out", "Seconds"):
+        table.add_column(head, justify="left" if head in {"Recipe", "Status"} else "right")
+    for recipe in asked:
+        run = found.get(recipe)
+        if run is None:
+            table.add_row(recipe, Text("not run", style="yellow"), "", "", "", "")
+            continue
+        verdicts = Counter(check.verdict for check in run.checks)
+        seconds = (run.ended_at - run.started_at).total_seconds()
+        status = Text(run.status.replace("_", " "), style="green" if run.status == "passed" else "red")
+        counts = (str(verdicts[verdict]) for verdict in ("pass", "fail", "left_out"))
+        table.add_row(recipe, status, *counts, f"{seconds:.0f}")
     return table
