@@ -32,7 +32,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page as MkDocsPage
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
-from cookbook import catalog
+from cookbook import catalog, choosing
 from cookbook.errors import CookbookError
 from cookbook.evidence import Evidence
 from cookbook.site import Page, stage
@@ -64,7 +64,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         raise PluginError(str(error)) from error
     # mkdocs-jupyter wants a file on disk.
     staging = config.extra.get("staging", "build/pages")
-    config.extra |= {"pages": {page.recipe: page for page in pages}, "notebooks": {}, "pieces": {}}
+    config.extra |= {"catalog": known, "pages": {page.recipe: page for page in pages}, "notebooks": {}, "pieces": {}}
     for page in pages:
         uri = f"recipes/{page.recipe}.ipynb"
         # A run prints line by line, and a progress bar over itself; a reader wants one block of what was left.
@@ -93,7 +93,11 @@ def on_page_markdown(markdown: str, page: MkDocsPage, config: MkDocsConfig, file
     """Fill in the table of recipes; of a notebook, return the Markdown with a mark for each piece of HTML."""
     pages: dict[str, Page] = config.extra["pages"]
     if not page.file.src_uri.endswith(".ipynb"):
-        return markdown.replace(RECIPES, recipes_table(list(pages.values()), posixpath.dirname(page.file.src_uri)))
+        text = markdown.replace(RECIPES, recipes_table(list(pages.values()), posixpath.dirname(page.file.src_uri)))
+        try:
+            return choosing.fill(text, config.extra["catalog"])
+        except CookbookError as error:
+            raise PluginError(f"{page.file.src_uri}: {error}") from error
     # This is mkdocs-jupyter's own way to render, set on this page alone. Without it mkdocs' way is back.
     page.render(config, files)
     del page.render
