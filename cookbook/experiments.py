@@ -48,6 +48,7 @@ REPEATS = 3
 LOAD_LIMIT_S = 3600.0
 GSM8K_LIMIT_S = 4 * 3600.0
 NO_LM_EVAL = "lm_eval is not installed beside this notebook. Install it: scripts/install eval."
+NO_TOKENIZER = "The prompts need the tokenizer of the model, and that of a small model elsewhere is not known here."
 NO_DATA = "Its data is not at hand: name a file of it in the parameter beam_1m. Nothing is claimed of it here."
 SMALL_BYTES = "One byte an element stands for NVFP4 here and two for FP8: twice the tokens, by arithmetic."
 REFUSED_WITHIN_S = 60.0
@@ -95,8 +96,9 @@ def put_under_load(run: Run) -> None:
     """Put load on the server with `vllm bench serve`, show the percentiles, and check that all was answered."""
     prompts, concurrency = run.sizes(256, rehearsal=6), run.sizes(32, rehearsal=2)
     name, title = "load", f"Load of {concurrency} requests at a time"
-    if not shutil.which("vllm"):
-        reason = "There is no vllm command beside this notebook."
+    attached = run.small and not run.rehearsal
+    if attached or not shutil.which("vllm"):
+        reason = NO_TOKENIZER if attached else "There is no vllm command beside this notebook."
         run.leave_out(name, title, expected=f"{prompts} of {prompts} answered", reason=reason)
         return
     deployment = run.running.deployment
@@ -149,7 +151,7 @@ def accuracy(run: Run, claim: str = "", *, against: str = "", points: float = 0.
     found = gsm8k.evaluate(
         run.base_url,
         run.model,
-        questions=gsm8k.SMALL_QUESTIONS if run.rehearsal else Path(own) if own else None,
+        questions=gsm8k.SMALL_QUESTIONS if run.small else Path(own) if own else None,
         limit=run.sizes(None, rehearsal=6),
         concurrency=run.sizes(16, rehearsal=2),
         max_tokens=run.sizes(run.max_tokens, rehearsal=64),
@@ -157,7 +159,7 @@ def accuracy(run: Run, claim: str = "", *, against: str = "", points: float = 0.
         folder=run.folder,
     )
     run.check(gsm8k.scored(found))
-    if run.rehearsal:
+    if run.small:
         reason = f"{found.text} They are a few sums for a small model, and say nothing of {run.catalog.model.title}."
         run.leave_out("accuracy", title, expected=expected, reason=reason)
         return
@@ -261,7 +263,7 @@ def more_cache(run: Run, claim: str, title: str, ours: int | None, theirs: int |
         ours: Tokens with the feature.
         theirs: Tokens without it.
     """
-    if not run.rehearsal:
+    if not run.small:
         run.judge(claim, title, feature_checks.times_as_many, ours, theirs)
         return
     figure = Claim(
@@ -371,7 +373,7 @@ def drafts(run: Run) -> None:
             measure.sample(http, run.model, question["question"], max_tokens=run.sizes(512, rehearsal=32))
     after = run.metrics()
     title = f"Tokens that a step brings, with the draft ({'gsm8k' if own else 'bundled questions'})"
-    if own and not run.rehearsal:
+    if own and not run.small:
         run.judge("draft_acceptance", title, feature_checks.acceptance_length, before, after)
         return
     found = feature_checks.acceptance_length("draft_acceptance", title, before, after, claim=None, source=VLLM_METRICS)

@@ -86,7 +86,8 @@ class Run:
         model: The name that clients use.
         base_url: Address of the server; empty until it is there.
         fleet: The servers that this run launched; None before, and where one was already running.
-        rehearsal: Whether a small model answers on a CPU.
+        rehearsal: Whether this run launches a small model on a CPU.
+        small: Whether the small model answers, also at a server that already ran.
         catalog: The catalog.
         plan: What the recipe comes to here.
         running: What runs: the same, or the other side of a comparison.
@@ -109,6 +110,7 @@ class Run:
         self.base_url = ""
         self.fleet: Fleet | None = None
         self.rehearsal = plan.parameters.mode == "rehearsal"
+        self.small = self.model == catalog.rehearsal.model.name
 
     # What a reader sees
 
@@ -290,7 +292,7 @@ class Run:
     def max_tokens(self) -> int:
         """Length to allow for a long answer: enough to think on the hardware, little in a rehearsal."""
         limits = self.catalog.model.max_tokens, self.catalog.rehearsal.max_tokens.value
-        return limits[self.rehearsal]
+        return limits[self.small]
 
     @property
     def max_model_len(self) -> int | None:
@@ -305,7 +307,7 @@ class Run:
 
     def sizes(self, hardware: T, *, rehearsal: T) -> T:
         """What to measure with: on the hardware, or so that a CPU is done with it in seconds."""
-        return rehearsal if self.rehearsal else hardware
+        return rehearsal if self.small else hardware
 
     @property
     def redactor(self) -> Redactor:
@@ -340,6 +342,17 @@ class Run:
 
     # The examples
 
+    def curl(self) -> None:
+        """Ask which models there are, and a question, with curl as a reader would type it."""
+        print(client.curl(f"{self.base_url}/v1/models"))
+        body = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}],
+            "max_tokens": 64,
+            "reasoning_effort": "none",
+        }
+        print(client.curl(f"{self.base_url}/v1/chat/completions", body))
+
     def examples(self, *names: str) -> None:
         """Run client examples, each shown with its code, what it brought back, and its checks.
 
@@ -358,9 +371,8 @@ class Run:
 
     def _make_context(self) -> Context:
         timeout = self.plan.parameters.request_timeout_s
-        small = self.model == self.catalog.rehearsal.model.name
         first = self.plan.recipe_deployment.processes[0]
-        sees = not small and not first.has("--language-model-only")
+        sees = not self.small and not first.has("--language-model-only")
         limit = self.max_model_len
         return Context(
             client=OpenAI(base_url=f"{self.base_url}/v1", api_key=client.api_key(), timeout=timeout, max_retries=0),
@@ -368,10 +380,10 @@ class Run:
             base_url=self.base_url,
             max_model_len=limit,
             max_tokens=self.max_tokens,
-            thinks=not small and first.has("--reasoning-parser"),
+            thinks=not self.small and first.has("--reasoning-parser"),
             sees=sees,
             refuses_images=not sees,
-            small=small,
+            small=self.small,
             request_timeout_s=timeout,
             long_input_tokens=None if limit is None else limit - ROOM,
             metrics_urls=tuple(self._urls("engine", "prefill", "decode")),
@@ -499,7 +511,7 @@ class Run:
         found, called = self.claim(claim), name or claim
         if found is None:
             self.leave_out(called, title, expected="a published figure", reason=NOT_PUBLISHED)
-        elif self.rehearsal and not rehearsed:
+        elif self.small and not rehearsed:
             self.leave_out(called, title, expected=found.statement, reason=ON_CPU)
         else:
             self.check(check(called, title, *measured, claim=found, source=self.source(found), **more))

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # B300: decode context parallel 8
 #
-# One B300 node whose eight GPUs cut the KV cache among them and no longer keep a copy each. Seven times as many tokens
-# are claimed to fit.
+# One B300 node whose eight GPUs cut the KV cache among them and no longer keep a copy each. Several times as many
+# tokens are claimed to fit.
 
 # %% tags=["parameters"]
 model: str = "moonshotai/Kimi-K3.1-Pro"  # hub name or folder to load; with base_url, the name that is served
@@ -43,10 +43,10 @@ run.about()
 # users come back within the hour. What does not have to be evicted does not have to be computed again.
 #
 # Leave it where few short requests have to be answered as quickly as possible. The exchange makes each decode step
-# longer, by a published seven to twenty-five per cent at the same batch; prefill stays as fast. Should both matter, the
-# recipe with low-latency decode on top of this one takes most of that back.
+# longer by a published share, which is checked below; prefill stays as fast. Should both matter, the recipe with
+# low-latency decode on top of this one takes most of that back.
 #
-# The state of the linear-attention layers is not cut, so the gain is somewhat below eight.
+# The state of the linear-attention layers is not cut, so the gain stays somewhat below the number of GPUs.
 #
 # ## Requirements
 
@@ -73,6 +73,7 @@ run.timeline()
 # ## Client
 
 # %%
+run.curl()
 run.examples("chat", "streaming", "reasoning", "anthropic_messages")
 
 # %% [markdown]

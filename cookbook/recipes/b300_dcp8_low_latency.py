@@ -68,6 +68,7 @@ run.timeline()
 # ## Client
 
 # %%
+run.curl()
 run.examples("chat", "streaming", "reasoning", "anthropic_messages")
 
 # %% [markdown]

@@ -73,6 +73,7 @@ run.timeline()
 # ## Client
 
 # %%
+run.curl()
 run.examples("chat", "streaming", "reasoning", "anthropic_messages")
 
 # %% [markdown]

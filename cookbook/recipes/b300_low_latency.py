@@ -73,6 +73,7 @@ run.timeline()
 # The examples run against the fused path, so a fault in it would show as a wrong answer here.
 
 # %%
+run.curl()
 run.examples("chat", "streaming", "reasoning", "anthropic_messages")
 
 # %% [markdown]

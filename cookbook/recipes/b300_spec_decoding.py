@@ -36,7 +36,7 @@ run.about()
 # %% [markdown]
 # ## Why this layout
 #
-# A decode step of few sequences reads nearly all active weights to produce one token for each. Checking seven proposed
+# A decode step of few sequences reads nearly all active weights to produce one token for each. Checking all proposed
 # tokens reads the same weights once, so each accepted one comes almost for free.
 #
 # Take it for few sequences and for text that a draft can foresee: code, mathematics, forms. The model card of the draft
@@ -72,6 +72,7 @@ run.timeline()
 # ## Client
 
 # %%
+run.curl()
 run.examples("chat", "streaming", "reasoning", "anthropic_messages")
 
 # %% [markdown]

@@ -72,6 +72,7 @@ run.timeline()
 # ## Client
 
 # %%
+run.curl()
 run.examples("chat", "streaming", "reasoning", "anthropic_messages")
 
 # %% [markdown]
@@ -121,8 +122,8 @@ run.seen_in_log(
 # %% [markdown]
 # ### One very long prompt
 #
-# The published claim is about one prompt of 340 thousand tokens, sent alone. A prompt of that length goes first without
-# being counted, since a fresh server compiles kernels for minutes at the first one.
+# The published claim is about one prompt of hundreds of thousands of tokens, sent alone. A prompt of that length goes
+# first without being counted, since a fresh server compiles kernels for minutes at the first one.
 
 # %%
 server, client = experiments.first_tokens(run)

@@ -74,6 +74,7 @@ run.timeline()
 # Any OpenAI client works, and any that speaks Anthropic's form.
 
 # %%
+run.curl()
 run.examples("chat", "streaming", "reasoning", "anthropic_messages")
 
 # %% [markdown]

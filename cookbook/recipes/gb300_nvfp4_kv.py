@@ -27,7 +27,7 @@ rehearse: bool = False  # cut the recipe down to this machine's CPU
 gsm8k: str = ""  # file of GSM8K questions as JSON lines; empty takes those of the hub
 
 # %%
-from cookbook import experiments, feature_checks
+from cookbook import experiments
 from cookbook.begin import Here
 from cookbook.session import open_run
 
@@ -71,6 +71,7 @@ run.timeline()
 # ## Client
 
 # %%
+run.curl()
 run.examples("chat", "streaming", "reasoning", "anthropic_messages")
 
 # %% [markdown]
@@ -119,7 +120,6 @@ experiments.accuracy(run, "nvfp4_gsm8k", against="gb300_tp8", points=0.5)
 # %%
 experiments.needles(run)
 small_steps = experiments.decode_steps(run)
-small_answers = experiments.answers(run)
 
 # %% [markdown]
 # ### The same trays with FP8
@@ -132,7 +132,6 @@ here = Here("--kv-cache-dtype", "auto", "Two bytes an element stand for the larg
 run.restart(without="nvfp4_kv", here=here)
 large_tokens = run.kv_tokens()
 large_steps = experiments.decode_steps(run, "decode_step_without")
-large_answers = experiments.answers(run)
 
 # %% [markdown]
 # ### Tokens that fit
@@ -143,20 +142,12 @@ experiments.more_cache(run, "nvfp4_kv_tokens", title, small_tokens, large_tokens
 run.capacity("gb300_tp8", "gb300_nvfp4_kv")
 
 # %% [markdown]
-# ### Steps and answers of both
+# ### Steps of both
 #
-# A smaller cache is read faster and rounded more. Both show here, side by side.
+# A smaller cache is read faster. Its tokens may differ from those of the larger one, as it rounds more; whether that
+# matters is what the accuracy above tells.
 
 # %%
-run.check(
-    feature_checks.same_tokens(
-        "same_tokens",
-        "Same tokens from both formats",
-        small_answers,
-        large_answers,
-        compared_with="the same server with the larger format, in this run",
-    )
-)
 run.picture("Decode step by batch, both formats", {"Smaller format": small_steps, "Larger format": large_steps})
 
 # %% [markdown]

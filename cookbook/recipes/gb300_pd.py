@@ -75,6 +75,7 @@ run.timeline()
 # Clients speak to the router and notice nothing of the pools.
 
 # %%
+run.curl()
 run.examples("chat", "streaming", "reasoning", "anthropic_messages")
 
 # %% [markdown]

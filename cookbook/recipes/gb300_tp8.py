@@ -71,6 +71,7 @@ run.timeline()
 # Clients only ever speak to the head. The other rank listens to nobody.
 
 # %%
+run.curl()
 run.examples("chat", "streaming", "reasoning", "anthropic_messages")
 
 # %% [markdown]

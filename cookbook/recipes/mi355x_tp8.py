@@ -70,6 +70,7 @@ run.timeline()
 # model.
 
 # %%
+run.curl()
 run.examples("chat", "streaming", "reasoning", "anthropic_messages")
 
 # %% [markdown]

@@ -73,6 +73,7 @@ run.timeline()
 # One address for all four groups.
 
 # %%
+run.curl()
 run.examples("chat", "streaming", "reasoning", "anthropic_messages")
 
 # %% [markdown]

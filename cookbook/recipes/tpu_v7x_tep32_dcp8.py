@@ -73,6 +73,7 @@ run.timeline()
 # The chat examples come first, as a fault of the cut would already garble these.
 
 # %%
+run.curl()
 run.examples("chat", "streaming", "reasoning", "anthropic_messages")
 
 # %% [markdown]

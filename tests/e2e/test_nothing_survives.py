@@ -189,7 +189,7 @@ def test_sigkill_of_the_server(start: Callable[..., Running]) -> None:
 
 def test_a_time_limit(start: Callable[..., Running]) -> None:
     running = start("--time-limit", "16")
-    running.wait_for("cell 13 of")
+    running.wait_for("cell 10 of")
     running.wait_for("server: ")
     processes = running.everything()
     assert running.end() == 4
@@ -199,7 +199,7 @@ def test_a_time_limit(start: Callable[..., Running]) -> None:
 
 def test_a_server_that_is_not_ready_in_time(start: Callable[..., Running]) -> None:
     running = start("--parameters", "ready_timeout_s=8")
-    running.wait_for("cell 13 of")
+    running.wait_for("cell 10 of")
     assert running.end() == 4
     gone(psutil.Process().children(recursive=True))
     on_disk(running, "timed_out", 4)
@@ -214,7 +214,10 @@ def altered(tmp_path: Path, old: str, new: str) -> Path:
     return recipes
 
 
-FIRST_REQUEST = 'print(client.curl(f"{base_url}/v1/models"))'
+FIRST_REQUEST = "run.curl()"
+FALLS_SHORT = """from cookbook import checks
+
+run.check(checks.answered("It is Rome.", contains="Paris", finish_reason="stop"))"""
 
 
 @pytest.mark.parametrize(
@@ -223,7 +226,7 @@ FIRST_REQUEST = 'print(client.curl(f"{base_url}/v1/models"))'
         (FIRST_REQUEST, "print(1 / 0)", "error", "ZeroDivisionError"),
         # papermill ends with 0 after this, and the rest never ran.
         (FIRST_REQUEST, "import sys\n\nsys.exit(0)", "error", "SystemExit: 0"),
-        ('contains="Paris"', 'contains="Rome"', "failed", "fell short: Question answered"),
+        ("run.check_server()", FALLS_SHORT, "failed", "fell short: Question answered"),
     ],
     ids=["a cell that fails", "a cell that ends the kernel politely", "a check that falls short"],
 )
@@ -244,7 +247,7 @@ def test_a_disk_that_fills(
 ) -> None:
     tiny_disk(tmp_path / "runs", "96k")
     running = start()
-    running.wait_for("cell 13 of")
+    running.wait_for("cell 10 of")
     processes = running.everything()
     assert running.end() == 2
     gone(processes)

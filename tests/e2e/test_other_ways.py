@@ -83,12 +83,11 @@ def test_a_server_that_already_runs_is_used_and_left_alone(small_model: Path, tm
     assert found.commands == ()
     assert found.versions["vllm"] == "0.32.0"
     verdicts = {check.name: check.verdict for check in found.checks}
-    # The server has no reasoning parser and the model does not reason: that is what a check that fails looks like.
-    assert verdicts.pop("reasoning") == "fail"
-    assert verdicts.pop("kv_cache_tokens") == "left_out"
-    assert set(verdicts.values()) == {"pass"}
-    assert (done.returncode, found.status) == (1, "failed")
-    assert "Reasoning apart from the answer" in done.stderr
+    left_out = {name for name, verdict in verdicts.items() if verdict == "left_out"}
+    # Nothing is known of its log, its parser or its tokenizer.
+    assert {"kv_cache_tokens", "reasoning_low", "effort_refused", "load"} <= left_out
+    assert {verdict for name, verdict in verdicts.items() if name not in left_out} == {"pass"}
+    assert (done.returncode, found.status) == (0, "passed"), done.stderr
     # Asked for the model of the recipe, the same server is the wrong one.
     assert other.returncode == 1
     assert evidence.read(evidence_of(tmp_path, 1)).exit_code == 1

@@ -12,6 +12,7 @@ import pytest
 
 from cookbook import site
 from cookbook.evidence import CheckResult
+from cookbook.measure import PROMPTS
 from tests.e2e.conftest import KEY, TOKEN, Done
 
 pytestmark = pytest.mark.e2e
@@ -32,17 +33,31 @@ def test_it_passes(rehearsed: Done) -> None:
 def test_every_check_was_made_or_says_why_not(rehearsed: Done) -> None:
     verdicts = {result.name: result.verdict for result in rehearsed.evidence.checks}
     assert verdicts == {
+        "answer": "pass",
+        "streaming": "pass",
+        "reasoning_low": "left_out",
+        "reasoning_high": "left_out",
+        "reasoning_max": "left_out",
+        "effort_refused": "left_out",
+        "reasoning_none": "pass",
+        "anthropic_messages": "pass",
+        "tool_call": "pass",
+        "tool_turns": "pass",
+        "streamed_tool_call": "pass",
+        "structured_output": "pass",
+        "image_refused": "pass",
+        "long_input": "pass",
+        "context_limit": "pass",
+        "many_clients": "pass",
+        "cancelled": "pass",
         "ready": "pass",
         "model": "pass",
         "kv_cache_tokens": "pass",
-        "answer": "pass",
-        "streaming": "pass",
-        "reasoning": "left_out",
-        "tool_call": "pass",
-        "structured_output": "pass",
         "prefix_cache": "pass",
+        "client_flat": "pass",
+        "load": "pass",
     }
-    assert check(rehearsed, "reasoning").detail
+    assert all(result.detail for result in rehearsed.evidence.checks if result.verdict == "left_out")
     assert "Paris" in check(rehearsed, "answer").measured
 
 
@@ -64,6 +79,14 @@ def test_the_evidence_says_what_ran(rehearsed: Done) -> None:
     assert found.image is None
 
 
+def test_curves_answers_and_memory_are_in_the_record(rehearsed: Done) -> None:
+    series = {one.name: one for one in rehearsed.evidence.series}
+    assert {"ttft", "client_cost", "decode_step"} <= set(series)
+    assert [point.x for point in series["decode_step"].points] == [1, 2]
+    assert all(len(point.values) == 3 for point in series["ttft"].points)
+    assert len(rehearsed.evidence.answers) == len(PROMPTS)
+
+
 def test_progress_was_shown(rehearsed: Done) -> None:
     for words in ("cell ", "server: Weights loaded", "server: KV cache allocated", "server: Ready", "check: pass"):
         assert words in rehearsed.output
@@ -71,7 +94,7 @@ def test_progress_was_shown(rehearsed: Done) -> None:
 
 def test_nothing_but_notebook_log_and_evidence_is_left(rehearsed: Done) -> None:
     left = {str(path.relative_to(rehearsed.folder)) for path in rehearsed.folder.rglob("*") if path.is_file()}
-    assert left == {"evidence.json", "notebook.ipynb", "logs/engine-0.log", "logs/papermill.log"}
+    assert left == {"evidence.json", "notebook.ipynb", "logs/bench.log", "logs/engine-0.log", "logs/papermill.log"}
 
 
 def test_no_secret_is_in_any_byte_that_was_written(rehearsed: Done, tmp_path: Path) -> None:
@@ -102,6 +125,7 @@ def test_the_page_shows_outputs_checks_and_the_rehearsal_notice(rehearsed: Done,
     built = site.build(ROOT, tmp_path / "site", rehearsed.folder.parent.parent)
     page = (built / "recipes" / "b300_tp8" / "index.html").read_text()
     assert "no number on this page is a number of the hardware" in page
-    assert "8 of 8 hold, 1 left out" in page
+    assert "19 of 19 hold, 4 left out" in page
+    assert page.count("<svg") > 4
     assert "The capital of France is Paris." in page
     assert "Replaced or added in this rehearsal" in page
