@@ -105,3 +105,34 @@ def test_the_small_model_lies_where_the_user_says(tmp_path: Path) -> None:
     assert smallmodel.cache_folder({"COOKBOOK_CACHE": "/a"}) == Path("/a")
     assert smallmodel.cache_folder({"XDG_CACHE_HOME": "/b"}) == Path("/b/cookbook")
     assert smallmodel.cache_folder({"HOME": "/c"}).name == "cookbook"
+
+
+HERE = begin.Here("--kv-cache-dtype", "auto", "Two bytes an element.")
+
+
+@pytest.mark.usefixtures("small_model_stub")
+def test_the_other_side_of_a_comparison_lacks_the_feature_and_says_what_stands_for_it(catalog: Catalog) -> None:
+    parameters = Parameters(model=MODEL, rehearse=True)
+    one = begin.plan(catalog, "gb300_nvfp4_kv", parameters, on_step=silent)
+    other = begin.plan(catalog, "gb300_nvfp4_kv", parameters, on_step=silent, without="nvfp4_kv", here=HERE)
+    assert one.deployment.processes[0].value("--kv-cache-dtype") == "fp8"
+    assert {process.value("--kv-cache-dtype") for process in other.deployment.processes} == {"auto"}
+    assert other.recipe_deployment.processes[0].value("--kv-cache-dtype") == "fp8"
+    assert "nvfp4_kv" not in other.recipe_deployment.features
+    (change,) = [one for one in other.substitutions if one.what == "--kv-cache-dtype"]
+    assert (change.original, change.replacement, change.reason) == ("fp8", "auto", "Two bytes an element.")
+
+
+@pytest.mark.usefixtures("small_model_stub")
+def test_the_port_that_is_named_is_the_one_that_clients_use(catalog: Catalog) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    plan = begin.plan(catalog, "gb300_pd", Parameters(model=MODEL, rehearse=True, port=port), on_step=silent)
+    assert [process.role for process in plan.deployment.processes if process.port == port] == ["router"]
+
+
+@pytest.mark.usefixtures("small_model_stub")
+def test_a_rehearsal_runs_all_processes_on_this_machine(catalog: Catalog) -> None:
+    plan = begin.plan(catalog, "gb300_pd", Parameters(model=MODEL, rehearse=True), on_step=silent)
+    assert [process.role for process in plan.own] == ["prefill", "decode", "router"]

@@ -177,3 +177,17 @@ def test_workers_get_cores_of_their_own(cores: list[int]) -> None:
     assert len(groups[0]) == len(groups[1]) >= 1
     assert len(set(taken)) == len(taken)
     assert set(taken) <= set(cores)
+
+
+@pytest.mark.parametrize("recipe", ["b300_kv_offload", "gb300_pd_kv_offload", "mi355x_agentx"])
+def test_a_second_tier_has_a_small_first_one_so_that_prefixes_leave_it(catalog: Catalog, recipe: str) -> None:
+    found = rehearsed(catalog, recipe)
+    first, *others = found.deployment.processes
+    assert first.value("--num-gpu-blocks-override") == 64
+    assert not any(process.has("--num-gpu-blocks-override") for process in others if process.role == "decode")
+    assert found.deployment.claims[0].value == 64 * 128
+    assert any(change.what == "--num-gpu-blocks-override" for change in found.substitutions)
+
+
+def test_without_a_second_tier_the_cache_is_as_large_as_its_memory(rehearsal: Rehearsal) -> None:
+    assert not rehearsal.deployment.processes[0].has("--num-gpu-blocks-override")
