@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 from cookbook.capacity import capacities
 from cookbook.catalog import Catalog
@@ -17,17 +18,25 @@ __all__ = ["fill", "layouts"]
 LAYOUTS = "<!-- layouts -->"
 CLAIM = re.compile(r"<!-- claim: (\w+) -->")
 
+RECIPE = re.compile(r"\[(?P<text>[^\]]+)\]\(recipes/(?P<recipe>\w+)\.ipynb\)")
 
-def fill(markdown: str, catalog: Catalog) -> str:
+
+def fill(markdown: str, catalog: Catalog, pages: Container[str]) -> str:
     """Put the table of layouts, and published figures, where the page asks for them.
 
     `<!-- layouts -->` stands for the table, `<!-- claim: NAME -->` for what a source says, with a link to it.
+
+    Args:
+        markdown: The page.
+        catalog: Has the figures.
+        pages: Recipes that have a page. A link to another one becomes plain text.
 
     Raises:
         InputError: There is no claim of that name.
     """
     text = CLAIM.sub(lambda match: _claim(match[1], catalog), markdown)
-    return text.replace(LAYOUTS, layouts(catalog)) if LAYOUTS in text else text
+    text = text.replace(LAYOUTS, layouts(catalog)) if LAYOUTS in text else text
+    return RECIPE.sub(lambda match: match[0] if match["recipe"] in pages else match["text"], text)
 
 
 def _claim(name: str, catalog: Catalog) -> str:

@@ -187,9 +187,8 @@ def checks_table(results: Iterable[CheckResult]) -> str:
             plain(r.title),
             plain(f"{r.expected} {r.unit}"),
             plain(f"{r.measured} {r.unit}") if r.measured else "–",
-            plain(r.detail),
-            link(Source(title=r.source, url=r.source_url)),
+            f"{plain(r.detail)} By: {link(Source(title=r.source, url=r.source_url))}.".strip(),
         )
         for r in results
     )
-    return table(("Verdict", "Check", "Expected", "Measured", "Remarks", "Source"), rows)
+    return table(("Verdict", "Check", "Expected", "Measured", "Remarks, and the source of the expectation"), rows)

@@ -95,7 +95,7 @@ def on_page_markdown(markdown: str, page: MkDocsPage, config: MkDocsConfig, file
     if not page.file.src_uri.endswith(".ipynb"):
         text = markdown.replace(RECIPES, recipes_table(list(pages.values()), posixpath.dirname(page.file.src_uri)))
         try:
-            return choosing.fill(text, config.extra["catalog"])
+            return choosing.fill(text, config.extra["catalog"], pages)
         except CookbookError as error:
             raise PluginError(f"{page.file.src_uri}: {error}") from error
     # This is mkdocs-jupyter's own way to render, set on this page alone. Without it mkdocs' way is back.

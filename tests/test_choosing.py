@@ -30,7 +30,7 @@ def test_a_figure_that_nobody_published_is_called_a_bound(catalog: Catalog) -> N
 
 
 def test_a_claim_is_told_with_its_source(catalog: Catalog) -> None:
-    text = choosing.fill("So: <!-- claim: long_prompt_ttft --> End.", catalog)
+    text = choosing.fill("So: <!-- claim: long_prompt_ttft --> End.", catalog, ())
     claim = catalog.claims["long_prompt_ttft"]
     assert text.startswith(f"So: {claim.statement} (")
     assert catalog.sources[claim.source or ""].title in text
@@ -38,11 +38,16 @@ def test_a_claim_is_told_with_its_source(catalog: Catalog) -> None:
 
 def test_a_claim_that_does_not_exist_is_an_error(catalog: Catalog) -> None:
     with pytest.raises(InputError, match='no claim "speed"'):
-        choosing.fill("<!-- claim: speed -->", catalog)
+        choosing.fill("<!-- claim: speed -->", catalog, ())
 
 
 def test_the_page_names_recipes_that_exist_and_states_no_figure_itself(catalog: Catalog) -> None:
     text = PAGE.read_text()
     for part in text.split("recipes/")[1:]:
         assert part.partition(".ipynb")[0] in catalog.recipes
-    assert choosing.fill(text, catalog).count("<!--") == 0
+    assert choosing.fill(text, catalog, catalog.recipes).count("<!--") == 0
+
+
+def test_a_recipe_without_a_page_is_named_and_not_linked(catalog: Catalog) -> None:
+    text = "[One](recipes/b300_tp8.ipynb) or [other](recipes/b300_tep.ipynb)"
+    assert choosing.fill(text, catalog, {"b300_tp8"}) == "[One](recipes/b300_tp8.ipynb) or other"

@@ -68,7 +68,7 @@ def test_measured_text_survives_and_stays_text(text: str) -> None:
     table = report.checks_table([check])
     assert len(table.splitlines()) == 3
     rendered = markdown.markdown(table, extensions=["tables"])
-    assert rendered.count("<td>") == 6
+    assert rendered.count("<td>") == 5
     shown = html.unescape(rendered.split("<td>")[3].partition("</td>")[0])
     assert " ".join(shown.split()) == " ".join(text.replace("\x02", "").replace("\x03", "").split())
 
