@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 BATCHES, SMALL_BATCHES = (1, 8, 32, 64), (1, 2)
-LENGTHS, SMALL_LENGTHS = (1_000, 32_000, 340_000), (512, 1536)
-TEXTS, SMALL_TEXTS = (8_000, 128_000, 512_000, 900_000), (400, 1400)
+LENGTHS, SMALL_LENGTHS = (1_000, 32_000, 340_000), (384, 768)
+TEXTS, SMALL_TEXTS = (8_000, 128_000, 512_000, 900_000), (300, 900)
 DEPTHS, SMALL_DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.5, 1.0)
 REPEATS = 3
 LOAD_LIMIT_S = 3600.0
@@ -69,7 +69,7 @@ def decode_steps(run: Run, name: str = "decode_step") -> Series:
             http,
             run.model,
             run.sizes(BATCHES, rehearsal=SMALL_BATCHES),
-            steps=run.sizes(128, rehearsal=12),
+            steps=run.sizes(128, rehearsal=8),
             repeats=REPEATS,
             prompt_tokens=run.sizes(1024, rehearsal=16),
         )
@@ -94,7 +94,7 @@ def first_tokens(run: Run) -> tuple[Series, Series]:
 
 def put_under_load(run: Run) -> None:
     """Put load on the server with `vllm bench serve`, show the percentiles, and check that all was answered."""
-    prompts, concurrency = run.sizes(256, rehearsal=6), run.sizes(32, rehearsal=2)
+    prompts, concurrency = run.sizes(256, rehearsal=4), run.sizes(32, rehearsal=2)
     name, title = "load", f"Load of {concurrency} requests at a time"
     attached = run.small and not run.rehearsal
     if attached or not shutil.which("vllm"):
@@ -128,7 +128,7 @@ def put_under_load(run: Run) -> None:
 def answers(run: Run) -> dict[str, tuple[int, ...]]:
     """Answers at temperature 0 as tokens, kept for other runs to compare with."""
     with run.http() as http:
-        found = measure.answers(http, run.model, max_tokens=run.sizes(64, rehearsal=16))
+        found = measure.answers(http, run.model, max_tokens=run.sizes(64, rehearsal=8))
     run.keep_answers(found)
     return found
 
@@ -152,9 +152,9 @@ def accuracy(run: Run, claim: str = "", *, against: str = "", points: float = 0.
         run.base_url,
         run.model,
         questions=gsm8k.SMALL_QUESTIONS if run.small else Path(own) if own else None,
-        limit=run.sizes(None, rehearsal=6),
+        limit=run.sizes(None, rehearsal=4),
         concurrency=run.sizes(16, rehearsal=2),
-        max_tokens=run.sizes(run.max_tokens, rehearsal=64),
+        max_tokens=run.sizes(run.max_tokens, rehearsal=32),
         time_limit_s=GSM8K_LIMIT_S,
         folder=run.folder,
     )
@@ -210,7 +210,7 @@ def beam(run: Run) -> None:
 
 def identical_after_a_hit(run: Run) -> None:
     """Send a prompt twice, and hold the answer out of the prefix cache against the first one, token by token."""
-    ids = measure.prompt(run.sizes(8192, rehearsal=1024), seed=11)
+    ids = measure.prompt(run.sizes(8192, rehearsal=512), seed=11)
     with run.http() as http:
         cold = measure.logprobs(http, run.model, ids, max_tokens=16)
         before = run.metrics()

@@ -12,7 +12,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import httpx
 from openai import APIStatusError, AsyncOpenAI, OpenAI
@@ -24,7 +24,8 @@ from cookbook.client import metrics
 QUESTION: list[ChatCompletionMessageParam] = [
     {"role": "user", "content": "What is the capital of France? Answer in one sentence."}
 ]
-EFFORTS: tuple[Literal["low", "high", "max", "none"], ...] = ("low", "high", "max", "none")
+Effort: TypeAlias = Literal["low", "high", "max", "none"]
+EFFORTS: tuple[Effort, ...] = ("low", "high", "max", "none")
 WEATHER = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "unit": {"enum": ["celsius", "fahrenheit"]}},
@@ -72,12 +73,14 @@ def streaming(client: OpenAI, model: str) -> list[tuple[float, str]]:
     return [(time.perf_counter() - began, text) for text in deltas if text]
 
 
-def reasoning(client: OpenAI, model: str, max_tokens: int) -> dict[str, tuple[str | None, str | None]]:
+def reasoning(
+    client: OpenAI, model: str, max_tokens: int, efforts: Sequence[Effort] = EFFORTS
+) -> dict[str, tuple[str | None, str | None]]:
     """Reasoning comes in a field of its own. `reasoning_effort` says how much of it: low, high or max, or none.
     Kimi refuses any other, and names these.
     """
     results: dict[str, tuple[str | None, str | None]] = {}
-    for effort in EFFORTS:
+    for effort in efforts:
         answer = client.chat.completions.create(
             model=model,
             messages=[{"role": "user", "content": "Is 17 * 23 more than 400? Answer yes or no."}],

@@ -80,13 +80,14 @@ def streaming(context: Context) -> Outcome:
 
 
 def reasoning(context: Context) -> Outcome:
-    """Each effort, and one that does not exist."""
-    results = calls.reasoning(context.client, context.model, context.max_tokens)
-    status, message = calls.unsupported_effort(context.client, context.model)
+    """Each effort, and one that does not exist; of a model that does not reason, only that none is asked for."""
+    efforts = calls.EFFORTS if context.thinks else calls.EFFORTS[-1:]
+    results = calls.reasoning(context.client, context.model, context.max_tokens, efforts)
     text = [f"{effort}:\n  reasoning: {thought}\n  answer: {answer}" for effort, (thought, answer) in results.items()]
-    text.append(f"medium: HTTP {status} {message}")
-    thoughtful = [effort for effort in results if effort != "none"]
+    thoughtful = calls.EFFORTS[:-1]
     if context.thinks:
+        status, message = calls.unsupported_effort(context.client, context.model)
+        text.append(f"medium: HTTP {status} {message}")
         found = [checks.reasoning_apart(*results[effort], effort=effort) for effort in thoughtful]
         found.append(checks.effort_refused(status, message, supported=thoughtful))
     else:

@@ -130,7 +130,7 @@ run.check(
 
 # %%
 with run.http("decode") as decode:
-    alone = measure.answers(decode, run.model, max_tokens=run.sizes(64, rehearsal=16))
+    alone = measure.answers(decode, run.model, max_tokens=run.sizes(64, rehearsal=8))
 run.check(
     feature_checks.same_tokens(
         "same_tokens",

@@ -131,15 +131,6 @@ experiments.returning_sessions(run)
 experiments.second_tier_grew(run, at_start)
 
 # %% [markdown]
-# ### Answers against the plain recipe
-#
-# Cut, drafted and offloaded, the model still has to say the same.
-
-# %%
-answers = experiments.answers(run)
-run.same_answers("mi355x_tp8", answers)
-
-# %% [markdown]
 # ## Evidence
 #
 # With another concurrency in mind, change the number of sequences in the command and run the page again: the record

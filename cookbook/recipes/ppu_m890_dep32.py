@@ -105,7 +105,7 @@ run.examples("prefix_cache")
 run.seen_in_log(
     "layout",
     "Groups side by side",
-    run.sizes(r"in world size 32 is assigned as DP rank 0,.*EP rank", rehearsal=r"is assigned as DP rank 1"),
+    run.sizes(r"in world size 32 is assigned as DP rank 0,.*EP rank", rehearsal=r"EngineCore_DP1 .*DP group leader"),
     expected=run.sizes("world size 32, with data- and expert-parallel ranks", rehearsal="a second data-parallel rank"),
 )
 
