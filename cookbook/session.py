@@ -33,7 +33,7 @@ from cookbook import (
 from cookbook.catalog import Catalog, overlay
 from cookbook.catalog import load as load_catalog
 from cookbook.deployment import Claim, Process, Role, Source
-from cookbook.errors import ChecksFailed, ServerError
+from cookbook.errors import ChecksFailed, InputError, ServerError
 from cookbook.events import Events
 from cookbook.evidence import CheckResult, Evidence, RunRecord, Series, Timing
 from cookbook.examples import EXAMPLES, Context, prose, source
@@ -154,6 +154,7 @@ class Run:
         if self.plan.parameters.base_url:
             self.base_url = client.server_url(self.plan.parameters.base_url)
             self._read_version()
+            self._check_model()
             print(f"Using the server at {self.base_url}. It was not launched by this run.")
             return self.base_url
         elsewhere = [process for process in self.plan.deployment.processes if process not in self.plan.own]
@@ -253,6 +254,17 @@ class Run:
                 "Check base_url and VLLM_API_KEY, and that it is up.",
             ) from error
         self._update(versions={**self._record.versions, "vllm": version})
+
+    def _check_model(self) -> None:
+        """Refuse a running server that serves something else, before an hour is spent on it."""
+        with self.http() as http:
+            served = [str(entry.get("id")) for entry in http.get("/v1/models").raise_for_status().json()["data"]]
+        if self.model not in served:
+            others = ", ".join(served) or "nothing"
+            raise InputError(
+                f"The server at {self.base_url} does not serve {self.model}; it serves {others}.",
+                "Set the parameter model to a name that it serves, or base_url to another server.",
+            )
 
     def http(self, role: Role | None = None) -> httpx.Client:
         """A client for what the openai package does not cover.

@@ -89,8 +89,9 @@ def test_a_server_that_already_runs_is_used_and_left_alone(small_model: Path, tm
     assert {verdict for name, verdict in verdicts.items() if name not in left_out} == {"pass"}
     assert (done.returncode, found.status) == (0, "passed"), done.stderr
     # Asked for the model of the recipe, the same server is the wrong one.
-    assert other.returncode == 1
-    assert evidence.read(evidence_of(tmp_path, 1)).exit_code == 1
+    assert other.returncode == 2
+    assert evidence.read(evidence_of(tmp_path, 1)).exit_code == 2
+    assert f"does not serve {MODEL}; it serves SmolLM2-135M-Instruct" in other.stderr
 
 
 def evidence_of(folder: Path, index: int) -> Path:
