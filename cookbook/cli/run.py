@@ -54,7 +54,7 @@ def command(
     \b
         cookbook run b300_tp8                    on a B300 node, with vLLM in this Python environment
         cookbook run b300_tp8 --on cpu           a rehearsal
-        cookbook run --all --on cpu              every recipe rehearsed, in about 25 minutes on two cores
+        cookbook run --all --on cpu              every recipe rehearsed, in about 40 minutes on two cores
         cookbook run b300_tp8 --parameters base_url=http://127.0.0.1:8000
 
     With --all a recipe that fails does not keep the others from being run, and the exit code is the largest of them.
