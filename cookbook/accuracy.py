@@ -24,6 +24,7 @@ import httpx
 import yaml
 
 from cookbook import client
+from cookbook.checks import made
 from cookbook.deployment import Claim, Source
 from cookbook.errors import InputError, ServerError
 from cookbook.evidence import CheckResult, Verdict, write_bytes
@@ -379,15 +380,14 @@ def scored(accuracy: Accuracy) -> CheckResult:
 
     For a rehearsal, whose small model is not the one that a recipe is for.
     """
-    return CheckResult(
-        name="accuracy_path",
-        title=f"Accuracy can be measured ({accuracy.task})",
+    return made(
+        "accuracy_path",
+        f"Accuracy can be measured ({accuracy.task})",
+        holds=0 < accuracy.asked == accuracy.samples and accuracy.answered > 0,
         expected=f"{accuracy.asked} answers scored",
         measured=f"{accuracy.samples} answers scored, {accuracy.answered} with a number",
-        verdict="pass" if 0 < accuracy.asked == accuracy.samples and accuracy.answered else "fail",
         detail=f"By lm_eval {accuracy.lm_eval} in {accuracy.seconds:.0f} s.",
-        source=HARNESS.title,
-        source_url=HARNESS.url,
+        source=HARNESS,
     )
 
 

@@ -49,20 +49,21 @@ def http(base_url: str, timeout_s: float) -> httpx.Client:
     return httpx.Client(base_url=base_url, timeout=timeout_s, headers=headers, trust_env=False)
 
 
-def metrics(client: httpx.Client) -> dict[str, float]:
-    """The server's counters and gauges, each summed over its labels.
+def metrics(*servers: httpx.Client) -> dict[str, float]:
+    """Counters and gauges of these servers, each summed over its labels and over the servers.
 
     Raises:
-        ServerError: The server does not answer `/metrics`.
+        ServerError: A server does not answer `/metrics`.
     """
-    try:
-        answer = client.get("/metrics").raise_for_status()
-    except httpx.HTTPError as error:
-        raise ServerError(f"/metrics cannot be read: {error}.", "Look at the server's log.") from error
     totals: dict[str, float] = {}
-    for family in text_string_to_metric_families(answer.text):
-        for sample in family.samples:
-            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+    for server in servers:
+        try:
+            answer = server.get("/metrics").raise_for_status()
+        except httpx.HTTPError as error:
+            raise ServerError(f"/metrics cannot be read: {error}.", "Look at the server's log.") from error
+        for family in text_string_to_metric_families(answer.text):
+            for sample in family.samples:
+                totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
     return totals
 
 

@@ -7,13 +7,14 @@ another has them.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 
 from IPython.display import Markdown, display
 
 from cookbook import accuracy as gsm8k
-from cookbook import baseline, feature_checks, load, machine, measure, plots
+from cookbook import baseline, feature_checks, judging, load, machine, measure, plots
 from cookbook.begin import SECOND_TIER
 from cookbook.capacity import GIB, kv_bytes_per_token, offload_bytes_per_device
 from cookbook.checks import VLLM_METRICS
@@ -33,10 +34,14 @@ __all__ = [
     "identical_after_a_hit",
     "more_cache",
     "needles",
+    "one_group",
+    "prefill_then_decode",
     "put_under_load",
     "returning_sessions",
+    "same_as_alone",
     "second_tier_gib",
     "second_tier_grew",
+    "specialised_path",
     "without_prefill",
 ]
 
@@ -52,6 +57,7 @@ NO_TOKENIZER = "The prompts need the tokenizer of the model, and that of a small
 NO_DATA = "Its data is not at hand: name a file of it in the parameter beam_1m. Nothing is claimed of it here."
 SMALL_BYTES = "One byte an element stands for NVFP4 here and two for FP8: twice the tokens, by arithmetic."
 REFUSED_WITHIN_S = 60.0
+POOLS: tuple[Role, Role] = ("prefill", "decode")
 
 
 # Time
@@ -130,9 +136,13 @@ def put_under_load(run: Run) -> None:
 def answers(run: Run) -> dict[str, tuple[int, ...]]:
     """Answers at temperature 0 as tokens, kept for other runs to compare with."""
     with run.http() as http:
-        found = measure.answers(http, run.model, max_tokens=run.sizes(64, rehearsal=8))
+        found = measure.answers(http, run.model, max_tokens=_answer_tokens(run))
     run.keep_answers(found)
     return found
+
+
+def _answer_tokens(run: Run) -> int:
+    return run.sizes(64, rehearsal=8)
 
 
 def accuracy(run: Run, claim: str = "", *, against: str = "", points: float = 0.0) -> None:
@@ -144,8 +154,8 @@ def accuracy(run: Run, claim: str = "", *, against: str = "", points: float = 0.
         against: A recipe whose newest run in the same circumstances is the baseline; empty for none.
         points: By how much the accuracy may be lower than the baseline's, in points of percent.
     """
-    figure = run.claim(claim) if claim else None
-    title, expected = "Accuracy on gsm8k", figure.statement if figure else "a published figure"
+    figure = run.claim(claim)
+    title, expected = "Accuracy on gsm8k", run.published(claim)
     if not gsm8k.installed():
         run.leave_out("accuracy", title, expected=expected, reason=NO_LM_EVAL)
         return
@@ -266,7 +276,7 @@ def more_cache(run: Run, claim: str, title: str, ours: int | None, theirs: int |
         theirs: Tokens without it.
     """
     if not run.small:
-        run.judge(claim, title, feature_checks.times_as_many, ours, theirs)
+        judging.judge(run, claim, title, feature_checks.times_as_many, ours, theirs)
         return
     figure = Claim(
         name=claim, statement=SMALL_BYTES, value=2, unit="times the tokens", tolerance=0.02, basis="chosen", source=""
@@ -275,7 +285,84 @@ def more_cache(run: Run, claim: str, title: str, ours: int | None, theirs: int |
     run.check(feature_checks.times_as_many(claim, title, ours, theirs, claim=figure, source=source))
 
 
+# What the log tells
+
+
+def specialised_path(run: Run) -> None:
+    """Check that decode steps take the path of low-latency decode, by the log."""
+    judging.seen_in_log(
+        run,
+        "specialised_path",
+        "Decode steps take the specialised path",
+        r"specialized[ _]decode|latency[_ ]specialized|decode executor",
+        expected="the specialised decode path is named",
+        flag="--additional-config",
+        source="vllm_latest_docs",
+    )
+
+
+def one_group(run: Run, title: str, pattern: str, *, expected: str) -> None:
+    """Check that one tensor-parallel group spans the nodes, by the log; a rehearsal has two of one worker each.
+
+    Args:
+        run: Of the page.
+        title: Of the check.
+        pattern: Regular expression of the line on the hardware.
+        expected: What that line says, for a reader.
+    """
+    judging.seen_in_log(
+        run,
+        "layout",
+        title,
+        run.sizes(pattern, rehearsal=r"in world size 2 is assigned .*TP rank 1"),
+        expected=run.sizes(expected, rehearsal="world size 2, a rank on each node"),
+    )
+
+
 # Prefill/decode, offload, drafts, agents
+
+
+def prefill_then_decode(run: Run) -> Mapping[str, tuple[int, ...]]:
+    """Send a few requests, and count on both sides who read the prompts, who wrote the answers, and the transfers.
+
+    Returns:
+        The answers.
+    """
+    before = {role: run.metrics(role) for role in POOLS}
+    found = answers(run)
+    after = {role: run.metrics(role) for role in POOLS}
+    prefill, decode = ((before[role], after[role]) for role in POOLS)
+    run.check(feature_checks.kv_moved("nixl", "Cache pulled over NIXL", *decode, requests=len(found)))
+    run.check(
+        feature_checks.prefilled_elsewhere(
+            "prefill_then_decode",
+            "Prompts read by prefill, answers written by decode",
+            prefill,
+            decode,
+            answer_tokens=sum(map(len, found.values())),
+        )
+    )
+    return found
+
+
+def same_as_alone(run: Run, ours: Mapping[str, tuple[int, ...]]) -> None:
+    """Hold the answers of both pools against those of a server that reads the prompt and writes the answer itself.
+
+    Args:
+        run: Of the page.
+        ours: Of `prefill_then_decode`.
+    """
+    with run.http("decode") as decode:
+        alone = measure.answers(decode, run.model, max_tokens=_answer_tokens(run))
+    run.check(
+        feature_checks.same_tokens(
+            "same_tokens",
+            "Same tokens as one server alone",
+            ours,
+            alone,
+            compared_with="the decode server asked directly, which then reads the prompt itself",
+        )
+    )
 
 
 def without_prefill(run: Run) -> None:
@@ -348,7 +435,7 @@ def returning_sessions(run: Run, role: Role = "engine") -> None:
     after = run.metrics(role)
     display(
         plots.bars(
-            {"Cold": _median(cold), "Coming back": _median(back)},
+            {"Cold": median(cold), "Coming back": median(back)},
             title=f"Time to first token of a session of {size:,} tokens",
             unit="s",
             note=f"Medians of {count} sessions. Between the two, {len(filler) * size:,} other tokens went through.",
@@ -356,10 +443,6 @@ def returning_sessions(run: Run, role: Role = "engine") -> None:
     )
     run.check(feature_checks.kv_came_back("kv_returned", titles["kv_returned"], before, after, tokens=size * count))
     run.check(feature_checks.returned_faster("returning_faster", titles["returning_faster"], cold, back))
-
-
-def _median(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 def drafts(run: Run) -> None:
@@ -376,7 +459,7 @@ def drafts(run: Run) -> None:
     after = run.metrics()
     title = f"Tokens that a step brings, with the draft ({'gsm8k' if own else 'bundled questions'})"
     if own and not run.small:
-        run.judge("draft_acceptance", title, feature_checks.acceptance_length, before, after)
+        judging.judge(run, "draft_acceptance", title, feature_checks.acceptance_length, before, after)
         return
     found = feature_checks.acceptance_length("draft_acceptance", title, before, after, claim=None, source=VLLM_METRICS)
     run.check(found)

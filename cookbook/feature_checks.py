@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from cookbook.checks import VLLM_METRICS, made
+from cookbook.checks import RECIPE, VLLM_METRICS, made
 from cookbook.deployment import Claim, Source
 from cookbook.evidence import CheckResult, Series
 from cookbook.measure import Needle, Sessions
@@ -39,7 +39,6 @@ __all__ = [
     "times_faster",
 ]
 
-RECIPE = Source(title="This recipe")
 NIXL = Source(
     title="vLLM documentation, NixlConnector", url="https://docs.vllm.ai/en/stable/features/nixl_connector_usage/"
 )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +26,6 @@ from cookbook import (
     checks,
     client,
     evidence,
-    feature_checks,
     pictures,
     report,
 )
@@ -50,7 +49,6 @@ RECORD = "record.json"
 RUNS = Path("runs")
 # A prompt of a few tokens less than the context has room for an answer.
 ROOM = 6
-ON_CPU = "A CPU and a small model cannot show it."
 NOT_PUBLISHED = "No figure is published for these flags."
 NOT_LAUNCHED = "The server was not launched by this run, so its log is not at hand."
 
@@ -92,6 +90,7 @@ class Run:
         plan: What the recipe comes to here.
         running: What runs: the same, or the other side of a comparison.
         folder: Of this run.
+        redactor: Takes secrets out of what is shown.
     """
 
     def __init__(self, catalog: Catalog, plan: begin.Plan, folder: Path, *, own: bool) -> None:
@@ -101,7 +100,7 @@ class Run:
         self.folder = folder
         self._own = own
         self._events = Events(None if own else folder)
-        self._redactor = Redactor.from_environ(os.environ)
+        self.redactor = Redactor.from_environ(os.environ)
         self._record = begin.record(plan, folder)
         self._memory = MemoryWatch()
         self._context: Context | None = None
@@ -293,12 +292,10 @@ class Run:
         Without a role they are those of all engines: a router has none.
         """
         urls = self._urls(*roles) if roles else self._urls("engine", "prefill", "decode")
-        totals: dict[str, float] = {}
-        for url in urls or [self.base_url]:
-            with client.http(url, self.plan.parameters.request_timeout_s) as http:
-                for name, value in client.metrics(http).items():
-                    totals[name] = totals.get(name, 0.0) + value
-        return totals
+        with ExitStack() as stack:
+            timeout = self.plan.parameters.request_timeout_s
+            servers = [stack.enter_context(client.http(url, timeout)) for url in urls or [self.base_url]]
+            return client.metrics(*servers)
 
     @property
     def max_tokens(self) -> int:
@@ -320,11 +317,6 @@ class Run:
     def sizes(self, hardware: T, *, rehearsal: T) -> T:
         """What to measure with: on the hardware, or so that a CPU is done with it in seconds."""
         return rehearsal if self.small else hardware
-
-    @property
-    def redactor(self) -> Redactor:
-        """Takes secrets out of what is shown."""
-        return self._redactor
 
     def stop_role(self, role: Role) -> None:
         """Stop the servers of a role, to see what becomes of the others."""
@@ -476,7 +468,7 @@ class Run:
         name, title = "kv_cache_tokens", "KV cache capacity"
         claim = next((c for c in self.plan.deployment.claims if c.name.startswith(name)), None)
         if claim is None:
-            self.leave_out(name, title, expected="a published figure", reason=NOT_PUBLISHED)
+            self.leave_out(name, title, expected=self.published(name), reason=NOT_PUBLISHED)
         elif self.fleet is None:
             self.leave_out(name, title, expected=f"{claim.value:,.0f} {claim.unit}", reason=NOT_LAUNCHED)
         else:
@@ -492,166 +484,20 @@ class Run:
         """A published figure for this recipe, or None."""
         return self.plan.recipe_deployment.claim(name)
 
+    def published(self, name: str) -> str:
+        """What is published under this name, for a reader; also where nothing is for this recipe."""
+        figure = self.claim(name)
+        return figure.statement if figure else "a published figure"
+
     def source(self, claim: Claim) -> Source:
         """Where a published figure comes from."""
-        return self.catalog.sources[claim.source] if claim.source else Source(title="This recipe")
-
-    def judge(
-        self,
-        claim: str,
-        title: str,
-        check: Callable[..., CheckResult],
-        *measured: Any,
-        name: str = "",
-        rehearsed: bool = False,
-        **more: Any,
-    ) -> None:
-        """Hold what was measured against a published figure.
-
-        It is left out where none is published for this recipe, and in a rehearsal: what a CPU measured is shown, and
-        not held against a figure of the hardware.
-
-        Args:
-            claim: Name of the figure.
-            title: Of the check.
-            check: Of `cookbook.feature_checks`; called with name, title, what was measured, claim and source.
-            *measured: What was measured.
-            name: Of the check, where it is another than the figure's.
-            rehearsed: Whether a rehearsal can show it too.
-            **more: Further arguments of the check.
-        """
-        found, called = self.claim(claim), name or claim
-        if found is None:
-            self.leave_out(called, title, expected="a published figure", reason=NOT_PUBLISHED)
-        elif self.small and not rehearsed:
-            self.leave_out(called, title, expected=found.statement, reason=ON_CPU)
-        else:
-            self.check(check(called, title, *measured, claim=found, source=self.source(found), **more))
-
-    def feature_missing(self, flag: str) -> str:
-        """Why a rehearsal runs without this flag; empty where the flag is set."""
-        changes = (change for change in self.running.substitutions if change.what == flag)
-        return next((change.reason for change in changes if change.replacement is None), "")
-
-    def seen_in_log(
-        self,
-        name: str,
-        title: str,
-        pattern: str,
-        *,
-        expected: str,
-        flag: str = "",
-        not_on_cpu: str = "",
-        source: str = "",
-        role: Role | None = None,
-    ) -> None:
-        """Check that a server's log tells of something. Left out where the rehearsal runs without its flag.
-
-        Args:
-            name: Of the check.
-            title: Of the check.
-            pattern: Regular expression, looked for without regard to case.
-            expected: What the line says, for a reader.
-            flag: The flag that brings it; empty where a rehearsal shows it too.
-            not_on_cpu: Why a rehearsal cannot show it, where no flag tells; empty where it can.
-            source: Key of the pattern's source in the catalog; empty for this recipe.
-            role: Of the servers whose log to read; None for all.
-        """
-        missing = (not_on_cpu if self.rehearsal else "") or (self.feature_missing(flag) if flag else "")
-        if missing:
-            self.leave_out(name, title, expected=expected, reason=missing)
-        elif self.fleet is None:
-            self.leave_out(name, title, expected=expected, reason=NOT_LAUNCHED)
-        else:
-            log = self.log(role) if role else self.log()
-            found = self.catalog.sources[source] if source else Source(title="This recipe")
-            self.check(feature_checks.log_shows(name, title, log, pattern, expected=expected, source=found))
-
-    def same_answers(
-        self,
-        recipe: str,
-        ours: Mapping[str, tuple[int, ...]],
-        *,
-        flag: str = "",
-        name: str = "same_tokens",
-    ) -> None:
-        """Hold answers at temperature 0 against those of a run of another recipe in the same circumstances.
-
-        Args:
-            recipe: The other one.
-            ours: Of `cookbook.measure.answers`.
-            flag: What differs; a rehearsal without it would compare a server with itself. Empty for no such flag.
-            name: Of the check.
-        """
-        title = f"Same tokens as {self.catalog.recipes[recipe].title}"
-        expected = "the same tokens, within a tolerance"
-        missing = self.feature_missing(flag) if flag else ""
-        if missing:
-            reason = f"It would compare a server with itself. {missing}"
-            self.leave_out(name, title, expected=expected, reason=reason)
-            return
-        found = self.baseline(recipe)
-        if found is None or not found.answers:
-            self.check(baseline.no_baseline(name, title, expected, recipe))
-        else:
-            names = baseline.names(found)
-            self.check(feature_checks.same_tokens(name, title, ours, found.answers, compared_with=names))
-
-    def more_tokens(self, recipe: str, claim: str, title: str) -> None:
-        """Hold the tokens of the KV cache against those of a run of another recipe in the same circumstances.
-
-        Args:
-            recipe: The other one.
-            claim: Name of the published ratio.
-            title: Of the check.
-        """
-        found = self.baseline(recipe)
-        theirs = baseline.value(found, "kv_cache_tokens") if found else None
-        if found is None or theirs is None:
-            figure = self.claim(claim)
-            expected = figure.statement if figure else "a published figure"
-            self.check(baseline.no_baseline(claim, title, expected, recipe))
-        else:
-            other = baseline.names(found)
-            self.judge(claim, title, feature_checks.times_as_many, self.kv_tokens(), int(theirs), compared_with=other)
+        return self.catalog.sources[claim.source] if claim.source else checks.RECIPE
 
     def baseline(self, recipe: str) -> Evidence | None:
         """The newest run of another recipe in the same circumstances, which is named; None where there is none."""
         found = baseline.baseline(self.folder.parent.parent, recipe, self._record)
         print(f"Baseline: {baseline.names(found)} ({recipe})." if found else f"No baseline: no such run of {recipe}.")
         return found
-
-    def against(
-        self,
-        recipe: str,
-        claim: str,
-        title: str,
-        check: Callable[..., CheckResult],
-        ours: Series,
-        *,
-        name: str = "",
-        **more: Any,
-    ) -> None:
-        """Hold a measured curve against that of a run of another recipe in the same circumstances.
-
-        Args:
-            recipe: The other one.
-            claim: Name of the published figure that says how the two compare.
-            title: Of the check.
-            check: Of `cookbook.feature_checks`; called with name, title, both curves, claim, source and compared_with.
-            ours: The curve; the other run's has the same name.
-            name: Of the check, where it is another than the figure's.
-            **more: Further arguments of the check.
-        """
-        found = self.baseline(recipe)
-        theirs = next((series for series in found.series if series.name == ours.name), None) if found else None
-        if found and theirs:
-            other = baseline.names(found)
-            self.judge(claim, title, check, ours, theirs, name=name, compared_with=other, **more)
-        else:
-            figure = self.claim(claim)
-            expected = figure.statement if figure else "a published figure"
-            self.check(baseline.no_baseline(name or claim, title, expected, recipe))
 
     def keep(self, series: Series, name: str = "") -> Series:
         """Record a measured curve, and return it.
@@ -701,7 +547,7 @@ class Run:
             ended_at=datetime.now(UTC),
         )
         path = self.folder / "evidence.json"
-        evidence.write(path, Evidence.model_validate(self._redactor.value(end.model_dump(mode="json"))))
+        evidence.write(path, Evidence.model_validate(self.redactor.value(end.model_dump(mode="json"))))
         print(f"Evidence: {path}")
 
     def _add_timing(self, name: str, seconds: float) -> None:
@@ -712,7 +558,7 @@ class Run:
         self._save()
 
     def _save(self) -> None:
-        clean = self._redactor.value(self._record.model_dump(mode="json"))
+        clean = self.redactor.value(self._record.model_dump(mode="json"))
         evidence.write(self.folder / RECORD, RunRecord.model_validate(clean))
 
 

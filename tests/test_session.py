@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cookbook import begin, evidence, experiments, feature_checks
+from cookbook import begin, evidence, experiments, feature_checks, judging
 from cookbook.begin import Parameters, Plan
 from cookbook.catalog import Catalog
 from cookbook.errors import ChecksFailed
@@ -58,13 +58,13 @@ def test_on_the_hardware_the_published_figure_is_the_bar(
     catalog: Catalog, tmp_path: Path, fast: float, verdict: str
 ) -> None:
     run = run_of(catalog, "b300_low_latency", tmp_path)
-    run.judge("low_latency_batch_1", "Steps", feature_checks.times_faster, steps(fast), steps(16.5), at=[1])
+    judging.judge(run, "low_latency_batch_1", "Steps", feature_checks.times_faster, steps(fast), steps(16.5), at=[1])
     assert checks(run)["low_latency_batch_1"].verdict == verdict
 
 
 def test_a_rehearsal_is_not_held_against_the_hardware(catalog: Catalog, tmp_path: Path) -> None:
     run = run_of(catalog, "b300_low_latency", tmp_path, rehearsed=True)
-    run.judge("low_latency_batch_1", "Steps", feature_checks.times_faster, steps(1), steps(100), at=[1])
+    judging.judge(run, "low_latency_batch_1", "Steps", feature_checks.times_faster, steps(1), steps(100), at=[1])
     found = checks(run)["low_latency_batch_1"]
     assert (found.verdict, found.measured) == ("left_out", "")
     assert "CPU" in found.detail
@@ -72,15 +72,15 @@ def test_a_rehearsal_is_not_held_against_the_hardware(catalog: Catalog, tmp_path
 
 def test_without_a_published_figure_nothing_is_judged(catalog: Catalog, tmp_path: Path) -> None:
     run = run_of(catalog, "gb300_tp8", tmp_path)
-    run.judge("low_latency_batch_1", "Steps", feature_checks.times_faster, steps(1), steps(100), at=[1])
+    judging.judge(run, "low_latency_batch_1", "Steps", feature_checks.times_faster, steps(1), steps(100), at=[1])
     assert checks(run)["low_latency_batch_1"].detail == "No figure is published for these flags."
 
 
 def test_a_comparison_without_a_baseline_says_so_and_what_to_run(catalog: Catalog, tmp_path: Path) -> None:
     run = run_of(catalog, "b300_dcp8", tmp_path)
-    run.against("b300_tp8", "dcp_decode_step", "Steps", feature_checks.at_most_times, steps(11))
-    run.more_tokens("b300_tp8", "dcp_times_tp8", "Tokens")
-    run.same_answers("b300_tp8", {"a": (1, 2)})
+    judging.against(run, "b300_tp8", "dcp_decode_step", "Steps", feature_checks.at_most_times, steps(11))
+    judging.more_tokens(run, "b300_tp8", "dcp_times_tp8", "Tokens")
+    judging.same_answers(run, "b300_tp8", {"a": (1, 2)})
     found = checks(run)
     assert {check.verdict for check in found.values()} == {"left_out"}
     assert all("no baseline" in check.detail and "cookbook run b300_tp8" in check.detail for check in found.values())
@@ -92,7 +92,7 @@ def test_a_baseline_is_named(
 ) -> None:
     run = run_of(catalog, "b300_dcp8", tmp_path)
     leave(run, "b300_tp8", series=(steps(10),))
-    run.against("b300_tp8", "dcp_decode_step", "Steps", feature_checks.at_most_times, steps(ours))
+    judging.against(run, "b300_tp8", "dcp_decode_step", "Steps", feature_checks.at_most_times, steps(ours))
     found = checks(run)["dcp_decode_step"]
     assert found.verdict == verdict
     assert "run 20261202T000000Z-bbbb" in found.detail
@@ -116,7 +116,7 @@ def test_a_run_in_other_circumstances_is_no_baseline(
 ) -> None:
     run = run_of(catalog, "b300_dcp8", tmp_path)
     leave(run, "b300_tp8", **{"series": (steps(10),), **changes})
-    run.against("b300_tp8", "dcp_decode_step", "Steps", feature_checks.at_most_times, steps(11))
+    judging.against(run, "b300_tp8", "dcp_decode_step", "Steps", feature_checks.at_most_times, steps(11))
     assert "no baseline" in checks(run)["dcp_decode_step"].detail
 
 
@@ -126,13 +126,13 @@ def test_answers_are_held_against_a_baseline(
 ) -> None:
     run = run_of(catalog, "b300_dcp8", tmp_path)
     leave(run, "b300_tp8", answers={"a": theirs})
-    run.same_answers("b300_tp8", {"a": (1, 2, 3, 4)}, flag="--decode-context-parallel-size")
+    judging.same_answers(run, "b300_tp8", {"a": (1, 2, 3, 4)}, flag="--decode-context-parallel-size")
     assert checks(run)["same_tokens"].verdict == verdict
 
 
 def test_a_server_is_not_compared_with_itself(catalog: Catalog, tmp_path: Path) -> None:
     run = run_of(catalog, "b300_dcp8", tmp_path, rehearsed=True)
-    run.same_answers("b300_tp8", {"a": (1,)}, flag="--decode-context-parallel-size")
+    judging.same_answers(run, "b300_tp8", {"a": (1,)}, flag="--decode-context-parallel-size")
     assert "compare a server with itself" in checks(run)["same_tokens"].detail
 
 
@@ -140,8 +140,8 @@ def test_what_a_log_would_show_is_left_out_with_the_reason(catalog: Catalog, tmp
     rehearsed = run_of(catalog, "b300_tep", tmp_path / "a", rehearsed=True)
     hardware = run_of(catalog, "b300_tep", tmp_path / "b")
     for run in (rehearsed, hardware):
-        run.seen_in_log("moe", "MegaMoE", "mega", expected="MegaMoE", flag="--moe-backend")
-        run.seen_in_log("other", "Other", "x", expected="x", not_on_cpu="Not on a CPU.")
+        judging.seen_in_log(run, "moe", "MegaMoE", "mega", expected="MegaMoE", flag="--moe-backend")
+        judging.seen_in_log(run, "other", "Other", "x", expected="x", not_on_cpu="Not on a CPU.")
     assert checks(rehearsed)["moe"].detail == "The small model has no experts."
     assert checks(rehearsed)["other"].detail == "Not on a CPU."
     assert checks(hardware)["moe"].detail == "The server was not launched by this run, so its log is not at hand."

@@ -261,15 +261,6 @@ async def many_clients(
     return await asyncio.gather(*map(ask, questions), return_exceptions=True)
 
 
-def counters(servers: Sequence[httpx.Client]) -> dict[str, float]:
-    """Counters and gauges of `/metrics`, summed over all engines."""
-    totals: dict[str, float] = {}
-    for server in servers:
-        for name, value in metrics(server).items():
-            totals[name] = totals.get(name, 0.0) + value
-    return totals
-
-
 def cancelled(
     client: OpenAI, model: str, servers: Sequence[httpx.Client], limit_s: float
 ) -> tuple[float, float, float, float]:
@@ -277,7 +268,7 @@ def cancelled(
 
     Returns how many requests ran before, during and after, and the seconds from closing until they were back.
     """
-    before, began = counters(servers)[RUNNING], time.monotonic()
+    before, began = metrics(*servers)[RUNNING], time.monotonic()
     stream = client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": "Count from 1 to 1000."}],
@@ -289,12 +280,12 @@ def cancelled(
     )
     during = before
     for _ in stream:
-        during = counters(servers)[RUNNING]
+        during = metrics(*servers)[RUNNING]
         if during > before or time.monotonic() - began > limit_s:
             break
     stream.close()
     closed = time.monotonic()
-    while (after := counters(servers)[RUNNING]) > before and time.monotonic() - closed < limit_s:
+    while (after := metrics(*servers)[RUNNING]) > before and time.monotonic() - closed < limit_s:
         time.sleep(0.05)
     return before, during, after, time.monotonic() - closed
 
@@ -308,12 +299,12 @@ def prefix_cache(
     Returns the length of the prompt in tokens, and the counters.
     """
     prompt = "\n".join(f"Line {number}: the server reads this once and remembers it." for number in range(lines))
-    before = counters(servers)
+    before = metrics(*servers)
     tokens = 0
     for _ in range(groups + 1):
         answer = client.completions.create(model=model, prompt=prompt, max_tokens=1, temperature=0)
         tokens = answer.usage.prompt_tokens if answer.usage else 0
-    return tokens, before, counters(servers)
+    return tokens, before, metrics(*servers)
 
 
 def anthropic_messages(server: httpx.Client, model: str) -> httpx.Response:

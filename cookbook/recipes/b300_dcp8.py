@@ -26,7 +26,7 @@ request_timeout_s: float = 600  # bound on one request, in seconds
 rehearse: bool = False  # cut the recipe down to this machine's CPU
 
 # %%
-from cookbook import experiments, feature_checks
+from cookbook import experiments, feature_checks, judging
 from cookbook.session import open_run
 
 run = open_run("b300_dcp8", globals())
@@ -104,7 +104,7 @@ run.examples("prefix_cache")
 # run there is no verdict.
 
 # %%
-run.more_tokens("b300_tp8", "dcp_times_tp8", "Tokens that fit, against TP8")
+judging.more_tokens(run, "b300_tp8", "dcp_times_tp8", "Tokens that fit, against TP8")
 run.capacity("b300_tp8", "b300_dcp8")
 
 # %% [markdown]
@@ -115,7 +115,7 @@ run.capacity("b300_tp8", "b300_dcp8")
 # %%
 steps = experiments.decode_steps(run)
 title = "Decode step against TP8 at the same batch"
-run.against("b300_tp8", "dcp_decode_step", title, feature_checks.at_most_times, steps)
+judging.against(run, "b300_tp8", "dcp_decode_step", title, feature_checks.at_most_times, steps)
 run.picture("Decode step by batch, cache cut in eight", {"DCP8": steps})
 
 # %% [markdown]
@@ -125,7 +125,7 @@ run.picture("Decode step by batch, cache cut in eight", {"DCP8": steps})
 
 # %%
 server, client = experiments.first_tokens(run)
-run.against("b300_tp8", "dcp_prefill", "Prefill against TP8", feature_checks.at_most_times, server)
+judging.against(run, "b300_tp8", "dcp_prefill", "Prefill against TP8", feature_checks.at_most_times, server)
 run.picture("Time to first token, cache cut in eight", {"DCP8": server, "Client alone": client}, log_x=True)
 
 # %% [markdown]
@@ -137,7 +137,7 @@ run.picture("Time to first token, cache cut in eight", {"DCP8": server, "Client 
 
 # %%
 answers = experiments.answers(run)
-run.same_answers("b300_tp8", answers, flag="--decode-context-parallel-size")
+judging.same_answers(run, "b300_tp8", answers, flag="--decode-context-parallel-size")
 
 # %% [markdown]
 # ## Evidence

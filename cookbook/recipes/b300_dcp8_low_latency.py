@@ -26,7 +26,7 @@ request_timeout_s: float = 600  # bound on one request, in seconds
 rehearse: bool = False  # cut the recipe down to this machine's CPU
 
 # %%
-from cookbook import experiments, feature_checks
+from cookbook import experiments, feature_checks, judging
 from cookbook.session import open_run
 
 run = open_run("b300_dcp8_low_latency", globals())
@@ -98,15 +98,8 @@ run.examples("prefix_cache")
 # ### Both paths, as the log shows them
 
 # %%
-run.seen_in_log(
-    "specialised_path",
-    "Decode steps take the specialised path",
-    r"specialized[ _]decode|latency[_ ]specialized|decode executor",
-    expected="the specialised decode path is named",
-    flag="--additional-config",
-    source="vllm_latest_docs",
-)
-run.more_tokens("b300_tp8", "dcp_times_tp8", "Tokens that fit, against plain TP8")
+experiments.specialised_path(run)
+judging.more_tokens(run, "b300_tp8", "dcp_times_tp8", "Tokens that fit, against plain TP8")
 
 # %% [markdown]
 # ### Decode steps against plain tensor parallelism
@@ -117,7 +110,7 @@ run.more_tokens("b300_tp8", "dcp_times_tp8", "Tokens that fit, against plain TP8
 steps = experiments.decode_steps(run)
 answers = experiments.answers(run)
 title = "Decode step against plain TP8"
-run.against("b300_tp8", "low_latency_dcp8", title, feature_checks.at_most_times, steps)
+judging.against(run, "b300_tp8", "low_latency_dcp8", title, feature_checks.at_most_times, steps)
 run.picture("Decode step by batch, cut and fused", {"DCP8 with low-latency decode": steps})
 
 # %% [markdown]
@@ -126,7 +119,7 @@ run.picture("Decode step by batch, cut and fused", {"DCP8 with low-latency decod
 # Two changes to the arithmetic of a step at once, so its tokens are held against the plain layout's.
 
 # %%
-run.same_answers("b300_tp8", answers, flag="--decode-context-parallel-size")
+judging.same_answers(run, "b300_tp8", answers, flag="--decode-context-parallel-size")
 
 # %% [markdown]
 # ## Evidence

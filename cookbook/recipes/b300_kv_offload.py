@@ -26,7 +26,7 @@ request_timeout_s: float = 600  # bound on one request, in seconds
 rehearse: bool = False  # cut the recipe down to this machine's CPU
 
 # %%
-from cookbook import experiments
+from cookbook import experiments, judging
 from cookbook.session import open_run
 
 run = open_run("b300_kv_offload", globals())
@@ -122,7 +122,7 @@ experiments.second_tier_grew(run, before)
 # %%
 steps = experiments.decode_steps(run)
 answers = experiments.answers(run)
-run.same_answers("b300_tp8", answers)
+judging.same_answers(run, "b300_tp8", answers)
 run.picture("Decode step by batch, with a second tier", {"KV offload": steps})
 
 # %% [markdown]

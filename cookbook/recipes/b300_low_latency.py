@@ -26,7 +26,7 @@ request_timeout_s: float = 600  # bound on one request, in seconds
 rehearse: bool = False  # cut the recipe down to this machine's CPU
 
 # %%
-from cookbook import experiments, feature_checks
+from cookbook import experiments, feature_checks, judging
 from cookbook.session import open_run
 
 run = open_run("b300_low_latency", globals())
@@ -103,14 +103,7 @@ run.examples("prefix_cache")
 # Only the log tells whether the fused kernels are at work. The line that repeats the command does not count.
 
 # %%
-run.seen_in_log(
-    "specialised_path",
-    "Decode steps take the specialised path",
-    r"specialized[ _]decode|latency[_ ]specialized|decode executor",
-    expected="the specialised decode path is named",
-    flag="--additional-config",
-    source="vllm_latest_docs",
-)
+experiments.specialised_path(run)
 
 # %% [markdown]
 # ### With it
@@ -137,8 +130,8 @@ plain_answers = experiments.answers(run)
 
 # %%
 title = "Decode step at batch"
-run.judge("low_latency_batch_1", f"{title} 1", feature_checks.times_faster, fused, plain, at=[1])
-run.judge("low_latency_batch_32", f"{title} 32 and 64", feature_checks.times_faster, fused, plain, at=[32, 64])
+judging.judge(run, "low_latency_batch_1", f"{title} 1", feature_checks.times_faster, fused, plain, at=[1])
+judging.judge(run, "low_latency_batch_32", f"{title} 32 and 64", feature_checks.times_faster, fused, plain, at=[32, 64])
 curves = {"Low-latency decode": fused, "Without it": plain}
 run.picture("Decode step by batch, with and without", curves, claim="low_latency_batch_1", at=1)
 
@@ -148,20 +141,7 @@ run.picture("Decode step by batch, with and without", curves, claim="low_latency
 # Fused kernels round at other places. The beginnings of the answers have to agree.
 
 # %%
-with_it = "the same server without low-latency decode, in this run"
-if run.feature_missing("--additional-config"):
-    run.leave_out(
-        "same_tokens",
-        "Same tokens with and without",
-        expected="the same tokens, within a tolerance",
-        reason="One server stood for both sides here.",
-    )
-else:
-    run.check(
-        feature_checks.same_tokens(
-            "same_tokens", "Same tokens with and without", fused_answers, plain_answers, compared_with=with_it
-        )
-    )
+judging.same_with_and_without(run, "low-latency decode", fused_answers, plain_answers, flag="--additional-config")
 
 # %% [markdown]
 # ## Evidence

@@ -27,7 +27,7 @@ rehearse: bool = False  # cut the recipe down to this machine's CPU
 gsm8k: str = ""  # file of GSM8K questions as JSON lines; empty takes those of the hub
 
 # %%
-from cookbook import experiments, feature_checks
+from cookbook import experiments, judging
 from cookbook.session import open_run
 
 run = open_run("b300_spec_decoding", globals())
@@ -127,15 +127,7 @@ run.picture("Time of a token by batch", {"With the draft": drafted, "Without it"
 # At temperature 0 the draft must not show in the tokens, but for near ties.
 
 # %%
-run.check(
-    feature_checks.same_tokens(
-        "same_tokens",
-        "Same tokens with and without the draft",
-        drafted_answers,
-        plain_answers,
-        compared_with="the same server without the draft, in this run",
-    )
-)
+judging.same_with_and_without(run, "the draft", drafted_answers, plain_answers, flag="--speculative-config")
 
 # %% [markdown]
 # ## Evidence

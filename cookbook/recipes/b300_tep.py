@@ -26,7 +26,7 @@ request_timeout_s: float = 600  # bound on one request, in seconds
 rehearse: bool = False  # cut the recipe down to this machine's CPU
 
 # %%
-from cookbook import experiments, feature_checks
+from cookbook import experiments, feature_checks, judging
 from cookbook.session import open_run
 
 run = open_run("b300_tep", globals())
@@ -102,7 +102,8 @@ run.examples("prefix_cache")
 # A flag that was taken proves little. The engine says for itself how the experts lie, and which kernel computes them.
 
 # %%
-run.seen_in_log(
+judging.seen_in_log(
+    run,
     "expert_parallel",
     "Experts are spread over the GPUs",
     r"EP rank 0(/8)?[],].*|Expert parallelism is enabled",
@@ -110,7 +111,8 @@ run.seen_in_log(
     flag="--enable-expert-parallel",
     source="vllm_0_33",
 )
-run.seen_in_log(
+judging.seen_in_log(
+    run,
     "moe_backend",
     "Experts are computed by MegaMoE",
     r"mega[_ ]?moe",
@@ -129,8 +131,9 @@ run.seen_in_log(
 server, client = experiments.first_tokens(run)
 longest = server.points[-1]
 title = "First token of the longest prompt"
-run.judge("long_prompt_ttft", title, feature_checks.at_most, longest.values)
-run.against(
+judging.judge(run, "long_prompt_ttft", title, feature_checks.at_most, longest.values)
+judging.against(
+    run,
     "b300_tp8",
     "long_prompt_ttft",
     f"{title}, below TP8",
@@ -150,7 +153,7 @@ run.picture("Time to first token by length of the prompt", curves, claim="long_p
 # %%
 steps = experiments.decode_steps(run)
 answers = experiments.answers(run)
-run.same_answers("b300_tp8", answers, flag="--enable-expert-parallel")
+judging.same_answers(run, "b300_tp8", answers, flag="--enable-expert-parallel")
 run.picture("Decode step by batch, experts spread", {"Expert parallel": steps})
 
 # %% [markdown]

@@ -26,7 +26,7 @@ request_timeout_s: float = 600  # bound on one request, in seconds
 rehearse: bool = False  # cut the recipe down to this machine's CPU
 
 # %%
-from cookbook import experiments, feature_checks, measure
+from cookbook import experiments
 from cookbook.session import open_run
 
 run = open_run("gb300_pd", globals())
@@ -108,19 +108,7 @@ run.examples("prefix_cache")
 # transfers there were between.
 
 # %%
-before = run.metrics("prefill"), run.metrics("decode")
-answers = experiments.answers(run)
-after = run.metrics("prefill"), run.metrics("decode")
-run.check(feature_checks.kv_moved("nixl", "Cache pulled over NIXL", before[1], after[1], requests=len(answers)))
-run.check(
-    feature_checks.prefilled_elsewhere(
-        "prefill_then_decode",
-        "Prompts read by prefill, answers written by decode",
-        (before[0], after[0]),
-        (before[1], after[1]),
-        answer_tokens=sum(map(len, answers.values())),
-    )
-)
+answers = experiments.prefill_then_decode(run)
 
 # %% [markdown]
 # ### The output of one server
@@ -129,17 +117,7 @@ run.check(
 # with those of a server that does both by itself.
 
 # %%
-with run.http("decode") as decode:
-    alone = measure.answers(decode, run.model, max_tokens=run.sizes(64, rehearsal=8))
-run.check(
-    feature_checks.same_tokens(
-        "same_tokens",
-        "Same tokens as one server alone",
-        answers,
-        alone,
-        compared_with="the decode server asked directly, which then reads the prompt itself",
-    )
-)
+experiments.same_as_alone(run, answers)
 
 # %% [markdown]
 # ### Under load through the router

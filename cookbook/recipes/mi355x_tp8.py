@@ -25,7 +25,7 @@ request_timeout_s: float = 600  # bound on one request, in seconds
 rehearse: bool = False  # cut the recipe down to this machine's CPU
 
 # %%
-from cookbook import experiments
+from cookbook import experiments, judging
 from cookbook.session import open_run
 
 run = open_run("mi355x_tp8", globals())
@@ -98,7 +98,8 @@ run.examples("prefix_cache")
 # ### AITER, as the log shows it
 
 # %%
-run.seen_in_log(
+judging.seen_in_log(
+    run,
     "aiter",
     "Kernels of AITER are at work",
     r"aiter",

@@ -27,7 +27,7 @@ rehearse: bool = False  # cut the recipe down to this machine's CPU
 gsm8k: str = ""  # file of GSM8K questions as JSON lines; empty takes those of the hub
 
 # %%
-from cookbook import experiments
+from cookbook import experiments, judging
 from cookbook.session import open_run
 
 run = open_run("ppu_810e_tp32", globals())
@@ -99,13 +99,11 @@ run.examples("prefix_cache")
 # ### Thirty-two ranks, as the log shows them
 
 # %%
-run.seen_in_log(
-    "layout",
-    "One group over both nodes",
-    run.sizes(r"in world size 32 is assigned .*TP rank", rehearsal=r"in world size 2 is assigned .*TP rank 1"),
-    expected=run.sizes("world size 32", rehearsal="world size 2, a rank on each node"),
+experiments.one_group(
+    run, "One group over both nodes", r"in world size 32 is assigned .*TP rank", expected="world size 32"
 )
-run.seen_in_log(
+judging.seen_in_log(
+    run,
     "moe_backend",
     "Experts computed as W4A16",
     r"w4a16",

@@ -27,7 +27,7 @@ rehearse: bool = False  # cut the recipe down to this machine's CPU
 gsm8k: str = ""  # file of GSM8K questions as JSON lines; empty takes those of the hub
 
 # %%
-from cookbook import experiments
+from cookbook import experiments, judging
 from cookbook.session import open_run
 
 run = open_run("ppu_m890_dep32", globals())
@@ -102,7 +102,8 @@ run.examples("prefix_cache")
 # ### Groups and ranks, as the log shows them
 
 # %%
-run.seen_in_log(
+judging.seen_in_log(
+    run,
     "layout",
     "Groups side by side",
     run.sizes(r"in world size 32 is assigned as DP rank 0,.*EP rank", rehearsal=r"EngineCore_DP1 .*DP group leader"),

@@ -104,12 +104,7 @@ run.examples("prefix_cache")
 # ### The slice, as the log shows it
 
 # %%
-run.seen_in_log(
-    "layout",
-    "One group over the slice",
-    run.sizes(r"world[ _]size\W+32", rehearsal=r"in world size 2 is assigned .*TP rank 1"),
-    expected=run.sizes("world size 32", rehearsal="world size 2, a rank on each node"),
-)
+experiments.one_group(run, "One group over the slice", r"world[ _]size\W+32", expected="world size 32")
 
 # %% [markdown]
 # ### GSM8K

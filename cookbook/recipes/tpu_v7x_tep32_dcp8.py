@@ -28,7 +28,7 @@ gsm8k: str = ""  # file of GSM8K questions as JSON lines; empty takes those of t
 beam_1m: str = ""  # file of BEAM-1M as JSON lines of "prompt" and "answer"; empty asks none
 
 # %%
-from cookbook import experiments
+from cookbook import experiments, judging
 from cookbook.session import open_run
 
 run = open_run("tpu_v7x_tep32_dcp8", globals())
@@ -101,12 +101,7 @@ run.examples("prefix_cache")
 # ### Group and cut, as the log shows them
 
 # %%
-run.seen_in_log(
-    "layout",
-    "The slice is one group, cut for decoding",
-    run.sizes(r"world[ _]size\W+32", rehearsal=r"in world size 2 is assigned .*TP rank 1"),
-    expected=run.sizes("world size 32", rehearsal="world size 2, a rank on each node"),
-)
+experiments.one_group(run, "The slice is one group, cut for decoding", r"world[ _]size\W+32", expected="world size 32")
 
 # %% [markdown]
 # ### GSM8K with the cut
@@ -138,7 +133,7 @@ experiments.beam(run)
 
 # %%
 answers = experiments.answers(run)
-run.same_answers("tpu_v7x_tep32", answers, flag="--decode-context-parallel-size")
+judging.same_answers(run, "tpu_v7x_tep32", answers, flag="--decode-context-parallel-size")
 
 # %% [markdown]
 # ## Evidence

@@ -26,7 +26,7 @@ request_timeout_s: float = 600  # bound on one request, in seconds
 rehearse: bool = False  # cut the recipe down to this machine's CPU
 
 # %%
-from cookbook import experiments
+from cookbook import experiments, judging
 from cookbook.session import open_run
 
 run = open_run("vr200_tp8", globals())
@@ -98,7 +98,8 @@ run.examples("prefix_cache")
 # On a new generation the first question is which kernels were picked.
 
 # %%
-run.seen_in_log(
+judging.seen_in_log(
+    run,
     "attention_backend",
     "An attention backend is named",
     r"using \S+ (attention )?backend",
