@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +24,7 @@ from cookbook.catalog import Catalog
 from cookbook.deployment import Argument, Deployment, Origin, Process
 from cookbook.errors import InputError
 from cookbook.evidence import CommandRecord, Mode, RunRecord, Substitution
+from cookbook.launch.loan import Loan
 from cookbook.launch.preflight import check_port, find_executable
 from cookbook.places import filled_in
 from cookbook.rehearse import PORTS, Cpu, rehearse
@@ -115,6 +116,43 @@ class Plan:
     def own(self) -> tuple[Process, ...]:
         """The processes that this machine runs: those of the head, and in a rehearsal all."""
         return tuple(process for process in self.deployment.processes if process.node == 0)
+
+    def words(self) -> tuple[tuple[str, ...], ...]:
+        """What this machine runs, command by command, without the ports, which differ each time."""
+        return tuple(
+            (
+                process.name,
+                *process.program,
+                *(
+                    word
+                    for argument in process.arguments
+                    if not argument.flag.endswith("port")
+                    for word in argument.words()
+                ),
+                *(f"{one.name}={one.value}" for one in process.environment if "PORT" not in one.name),
+            )
+            for process in self.own
+        )
+
+    def borrowing(self, loan: Loan) -> Plan:
+        """The same with servers that run already, which the record then tells.
+
+        Args:
+            loan: Of servers whose commands are those of this plan.
+        """
+        lent = {server.process.name: server.process for server in loan.servers}
+        processes = tuple(lent.get(process.name, process) for process in self.deployment.processes)
+        change = Substitution(
+            what="server",
+            original="launched for this page",
+            replacement=f"one for the pages of {', '.join(loan.recipes)}",
+            reason="Their commands are the same here but for the ports, and starting takes longer than most checks.",
+        )
+        return replace(
+            self,
+            deployment=self.deployment.model_copy(update={"processes": processes}),
+            substitutions=(*self.substitutions, change),
+        )
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,14 @@ from cookbook.catalog import OVERLAY, Catalog
 from cookbook.errors import ChecksFailed, CookbookError, InputError, Interrupted, ServerError, TimeLimitError
 from cookbook.events import follow
 from cookbook.evidence import Evidence, NotebookRecord, RunRecord, Status
+from cookbook.launch.loan import LOAN
 from cookbook.launch.processes import become_subreaper, end
 from cookbook.launch.supervisor import LEFT_BEHIND_GRACE_S
 from cookbook.notebook import source
+from cookbook.pool import Pool
 from cookbook.redact import Redactor
 
-__all__ = ["Outcome", "execute", "look_at", "verdict"]
+__all__ = ["Outcome", "execute", "look_at", "settings", "verdict"]
 
 LOOK_EVERY_S = 0.2
 ORDERLY_END_S = 30.0
@@ -67,6 +69,7 @@ def execute(
     runs: Path,
     time_limit_s: float,
     on_event: Callable[[Mapping[str, Any]], None],
+    pool: Pool,
 ) -> Outcome:
     """Run a recipe's notebook and leave evidence.
 
@@ -78,6 +81,7 @@ def execute(
         runs: Folder in which the run's folder is made.
         time_limit_s: Bound on the whole run, in seconds.
         on_event: Told what happens while it goes on.
+        pool: Lends servers to recipes that share some.
 
     Returns:
         The outcome; a check that fell short or a server that died is an outcome, not an exception.
@@ -86,13 +90,21 @@ def execute(
         InputError: Something is wrong before anything was started, or the evidence cannot be written.
     """
     notebook = source(catalog, recipe)
-    settings = TypeAdapter(begin.Parameters).validate_python({**defaults, **parameters})
-    plan = begin.plan(catalog, recipe, settings, on_step=lambda text: on_event({"kind": "step", "title": text}))
+    chosen = settings(parameters, defaults)
+    plan = begin.plan(catalog, recipe, chosen, on_step=lambda text: on_event({"kind": "step", "title": text}))
     folder = begin.make_run_folder(begin.run_folder(runs, recipe)).absolute()
     on_event({"kind": "step", "title": f"Run folder: {folder}"})
     record = begin.record(plan, folder)
 
-    failure = _papermill(catalog, notebook, folder, parameters, time_limit_s, on_event)
+    failure: CookbookError | None = None
+    try:
+        with _ended_by_signals():
+            pool.lend(recipe, plan, folder, on_event)
+    except Interrupted as error:
+        failure = error
+    spare = pool.sessions
+    failure = failure or _papermill(catalog, notebook, folder, parameters, time_limit_s, on_event, spare)
+    pool.take_back(recipe, folder)
     # A kernel that was killed could not do it.
     shutil.rmtree(folder / begin.SECOND_TIER, ignore_errors=True)
     executed = look_at(folder / "notebook.ipynb", notebook)
@@ -101,9 +113,14 @@ def execute(
     failure = failure or verdict(executed, record)
     finished = _finish(record, executed, failure)
     evidence.write(folder / "evidence.json", finished)
-    for temporary in ("record.json", "events.jsonl"):
+    for temporary in ("record.json", "events.jsonl", LOAN):
         (folder / temporary).unlink(missing_ok=True)
     return Outcome(folder, finished)
+
+
+def settings(parameters: Mapping[str, JsonValue], defaults: Mapping[str, JsonValue]) -> begin.Parameters:
+    """A notebook's parameters as it will see them; the arguments are those of `execute`."""
+    return TypeAdapter(begin.Parameters).validate_python({**defaults, **parameters})
 
 
 def _environment(catalog: Catalog, folder: Path) -> dict[str, str]:
@@ -119,8 +136,13 @@ def _papermill(
     parameters: Mapping[str, JsonValue],
     time_limit_s: float,
     on_event: Callable[[Mapping[str, Any]], None],
+    spare: tuple[int, ...],
 ) -> CookbookError | None:
-    """Run papermill under the supervisor. Returns why it was ended from here, or None when it ended by itself."""
+    """Run papermill under the supervisor, and leave nothing of it but the sessions that are spared.
+
+    Returns:
+        Why it was ended from here, or None when it ended by itself.
+    """
     order = json.dumps({"source": str(notebook), "folder": str(folder), "parameters": parameters})
     command = [sys.executable, "-m", "cookbook.launch.supervisor", "--owner", str(os.getpid())]
     command += ["--log", str(folder / "logs" / "papermill.log"), "--"]
@@ -162,7 +184,7 @@ def _papermill(
             supervisor.stdin.close()
             supervisor.wait()
             # Nothing is left by now, unless somebody killed the supervisor.
-            end((), below=os.getpid(), grace_s=LEFT_BEHIND_GRACE_S)
+            end((), below=os.getpid(), spare=spare, grace_s=LEFT_BEHIND_GRACE_S)
     if reason is None and supervisor.returncode == InputError.exit_code:
         # The log cannot tell: it lies on the same disk.
         return InputError(
@@ -190,12 +212,29 @@ def _signals() -> Iterator[list[int]]:
     def note(signum: int, _: FrameType | None) -> None:
         received.append(signum)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _handled_by(note):
         yield received
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have SIGINT and SIGTERM raise `Interrupted`, for where no loop looks at what came."""
+
+    def end_it(signum: int, _: FrameType | None) -> None:
+        raise Interrupted(signum)
+
+    with _handled_by(end_it):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def look_at(executed: Path, recipe: Path) -> NotebookRecord | None:

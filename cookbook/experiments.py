@@ -92,7 +92,7 @@ def first_tokens(run: Run) -> tuple[Series, Series]:
     limit = run.max_model_len
     lengths = [n for n in run.sizes(LENGTHS, rehearsal=SMALL_LENGTHS) if limit is None or n < limit]
     with run.http() as http:
-        server = run.keep(measure.time_to_first_token(http, run.model, lengths, repeats=REPEATS))
+        server = run.keep(measure.time_to_first_token(http, run.model, lengths, repeats=REPEATS, salt=run.run_id))
     own = run.keep(measure.client_cost(lengths, repeats=REPEATS))
     run.check(
         feature_checks.client_flat("client_flat", "The client hardly shows in the time to first token", own, server)
@@ -222,7 +222,7 @@ def beam(run: Run) -> None:
 
 def identical_after_a_hit(run: Run) -> None:
     """Send a prompt twice, and hold the answer out of the prefix cache against the first one, token by token."""
-    ids = measure.prompt(run.sizes(8192, rehearsal=512), seed=11)
+    ids = measure.prompt(run.sizes(8192, rehearsal=512), 11, run.run_id)
     with run.http() as http:
         cold = measure.logprobs(http, run.model, ids, max_tokens=16)
         before = run.metrics()
@@ -424,10 +424,10 @@ def returning_sessions(run: Run, role: Role = "engine") -> None:
             run.leave_out(name, title, expected="hits of the second tier", reason=NOT_LAUNCHED)
         return
     size, count = run.sizes(32_768, rehearsal=1024), run.sizes(8, rehearsal=3)
-    opened = [measure.prompt(size, seed=100 + i) for i in range(count)]
-    filler = [measure.prompt(size, seed=1000 + i) for i in range(1 + held // size)]
+    opened = [measure.prompt(size, 100 + i, run.run_id) for i in range(count)]
+    filler = [measure.prompt(size, 1000 + i, run.run_id) for i in range(1 + held // size)]
     with run.http(None if role == "engine" else role) as http:
-        measure.first_tokens(http, run.model, [measure.prompt(size, seed=99)])  # Warm-up.
+        measure.first_tokens(http, run.model, [measure.prompt(size, 99, run.run_id)])  # Warm-up.
         cold = measure.first_tokens(http, run.model, opened)
         measure.first_tokens(http, run.model, filler)
         before = run.metrics(role)
@@ -477,6 +477,7 @@ def agents(run: Run) -> None:
             shared_tokens=run.sizes(16_384, rehearsal=256),
             turn_tokens=run.sizes(2048, rehearsal=32),
             answer_tokens=run.sizes(256, rehearsal=8),
+            salt=run.run_id,
         )
     if found.done:
         display(run.picture("Time to first token by turn", {f"{count} sessions at once": run.keep(found.series)}))

@@ -63,9 +63,15 @@ PROMPTS: Mapping[str, str] = {
 """Prompts whose answers two runs are compared by, by name. Plain text, so no chat template comes between."""
 
 
-def prompt(tokens: int, seed: int) -> list[int]:
-    """Token ids that no other seed begins with in the same way, so no prefix cache knows them."""
-    draw = random.Random(seed)  # noqa: S311  # nothing secret
+def prompt(tokens: int, seed: int, salt: str = "") -> list[int]:
+    """Token ids that no other seed begins with in the same way, so no prefix cache knows them.
+
+    Args:
+        tokens: How many.
+        seed: The same gives the same.
+        salt: Of the run, for a server that another run may have asked before. Empty where nobody did.
+    """
+    draw = random.Random(f"{salt} {seed}")  # noqa: S311  # nothing secret
     return [draw.randint(FIRST_ID, LAST_ID) for _ in range(tokens)]
 
 
@@ -134,7 +140,7 @@ def _first_token(http: httpx.Client, body: bytes) -> float:
     return grown[0][0] - began
 
 
-def time_to_first_token(http: httpx.Client, model: str, lengths: Sequence[int], *, repeats: int) -> Series:
+def time_to_first_token(http: httpx.Client, model: str, lengths: Sequence[int], *, repeats: int, salt: str) -> Series:
     """Seconds to the first token of one prompt at a time, by its length. No prompt is sent twice.
 
     Each length is warmed up once, outside of what counts: a fresh server compiles kernels at its first long prompt.
@@ -144,13 +150,14 @@ def time_to_first_token(http: httpx.Client, model: str, lengths: Sequence[int], 
         model: The name that clients use.
         lengths: In tokens.
         repeats: Measurements of each.
+        salt: As in `prompt`.
 
     Raises:
         ServerError: A request was refused or broke off.
     """
     points = []
     for length in lengths:
-        bodies = [_body(model, prompt(length, seed=length * 1000 + i), 1) for i in range(repeats + 1)]
+        bodies = [_body(model, prompt(length, length * 1000 + i, salt), 1) for i in range(repeats + 1)]
         _first_token(http, bodies[0])
         points.append(Point(x=length, values=tuple(round(_first_token(http, body), 6) for body in bodies[1:])))
     return Series(name="ttft", title="Time to first token", unit="s", x="Prompt (tokens)", points=tuple(points))
@@ -405,7 +412,15 @@ class Sessions:
 
 
 def sessions(
-    http: httpx.Client, model: str, *, count: int, turns: int, shared_tokens: int, turn_tokens: int, answer_tokens: int
+    http: httpx.Client,
+    model: str,
+    *,
+    count: int,
+    turns: int,
+    shared_tokens: int,
+    turn_tokens: int,
+    answer_tokens: int,
+    salt: str,
 ) -> Sessions:
     """Run sessions at once, each of several turns. All begin with the same long prefix, as agents with the same tools
     and instructions do, and every turn sends the whole session so far.
@@ -418,8 +433,9 @@ def sessions(
         shared_tokens: Length of the prefix that all share.
         turn_tokens: What each turn adds.
         answer_tokens: Length of each answer.
+        salt: As in `prompt`.
     """
-    shared = prompt(shared_tokens, seed=7)
+    shared = prompt(shared_tokens, 7, salt)
     took: list[list[float]] = [[] for _ in range(turns)]
     errors: list[str] = []
     output = 0
@@ -429,7 +445,7 @@ def sessions(
         nonlocal output
         so_far = list(shared)
         for turn in range(turns):
-            so_far += prompt(turn_tokens, seed=1_000_000 + session * 1000 + turn)
+            so_far += prompt(turn_tokens, 1_000_000 + session * 1000 + turn, salt)
             try:
                 began, lines = _stream(http, _body(model, so_far, answer_tokens))
                 grown = _tokens(lines)

@@ -38,6 +38,8 @@ from cookbook.evidence import CheckResult, Evidence, RunRecord, Series, Timing
 from cookbook.examples import EXAMPLES, Context, prose, source
 from cookbook.formats import bash
 from cookbook.launch.fleet import Fleet, launch_all
+from cookbook.launch.loan import Borrowed, Loan
+from cookbook.launch.loan import read as read_loan
 from cookbook.launch.memory import MemoryWatch
 from cookbook.launch.phases import Phase, kv_cache_tokens
 from cookbook.redact import Redactor
@@ -72,9 +74,10 @@ def open_run(recipe: str, parameters: Mapping[str, Any]) -> Run:
     known = {name: parameters[name] for name in begin.Parameters.__dataclass_fields__ if name in parameters}
     settings = begin.Parameters(**known)
     plan = begin.plan(catalog, recipe, settings, on_step=print, storage=folder / begin.SECOND_TIER)
+    loan = read_loan(folder) if given else None
     if not given:
         begin.make_run_folder(folder)
-    return Run(catalog, plan, folder, own=not given)
+    return Run(catalog, plan.borrowing(loan) if loan else plan, folder, own=not given, loan=loan)
 
 
 class Run:
@@ -84,6 +87,7 @@ class Run:
         model: The name that clients use.
         base_url: Address of the server; empty until it is there.
         fleet: The servers that this run launched; None before, and where one was already running.
+        run_id: Of the record; no other run has it.
         rehearsal: Whether this run launches a small model on a CPU.
         small: Whether the small model answers, also at a server that already ran.
         catalog: The catalog.
@@ -93,15 +97,19 @@ class Run:
         redactor: Takes secrets out of what is shown.
     """
 
-    def __init__(self, catalog: Catalog, plan: begin.Plan, folder: Path, *, own: bool) -> None:
+    def __init__(
+        self, catalog: Catalog, plan: begin.Plan, folder: Path, *, own: bool, loan: Loan | None = None
+    ) -> None:
         self.catalog = catalog
         self.plan = plan
         self.running = plan
         self.folder = folder
         self._own = own
+        self._loan = loan
         self._events = Events(None if own else folder)
         self.redactor = Redactor.from_environ(os.environ)
         self._record = begin.record(plan, folder)
+        self.run_id = self._record.run_id
         self._memory = MemoryWatch()
         self._context: Context | None = None
         self._save()
@@ -161,7 +169,10 @@ class Run:
             names = ", ".join(f"{process.name} on node {process.node}" for process in elsewhere)
             print(f"This node runs {', '.join(process.name for process in self.plan.own)}. Start the others by their")
             print(f"commands above: {names}. The server is ready when all of them are.")
-        self._launch(self.plan, "")
+        if self._loan:
+            self._borrow(self._loan)
+        else:
+            self._launch(self.plan, "")
         shell = get_ipython()
         if shell:
             shell.events.register("post_run_cell", self._after_cell)
@@ -197,7 +208,7 @@ class Run:
             without=without,
             here=here if self.rehearsal else None,
         )
-        if self.rehearsal and _words(other) == _words(self.running):
+        if self.rehearsal and other.words() == self.running.words():
             print(f"Here {without} was left out from the beginning, so the server that runs stands for both sides.")
             return self.base_url
         self._stop_servers()
@@ -206,12 +217,31 @@ class Run:
         self._launch(other, f" without {without}")
         return self.base_url
 
-    def _launch(self, plan: begin.Plan, suffix: str) -> None:
-        began = time.monotonic()
+    def _borrow(self, loan: Loan) -> None:
+        pages = ", ".join(loan.recipes)
+        print(
+            f"Using servers that `cookbook run` started for the pages of {pages}: the same command here. Their start:"
+        )
+        self._note_commands(self.plan, "")
+        self._memory.start()
+        self.fleet = Fleet([Borrowed(server) for server in loan.servers])
+        for server in self.fleet.servers:
+            for phase in server.phases:
+                self._print_phase(server.process, phase)
+        self.base_url = self.fleet.base_url
+        self._memory.mark("borrowed")
+        self._add_timing("server start", max(server.phases[-1].seconds for server in self.fleet.servers))
+
+    def _note_commands(self, plan: begin.Plan, suffix: str) -> None:
         for process in plan.own:
             record = begin.command_record(process)
             record = record.model_copy(update={"name": f"{record.name}{suffix}"})
             self._update(commands=(*self._record.commands, record))
+
+    def _launch(self, plan: begin.Plan, suffix: str) -> None:
+        began = time.monotonic()
+        self._note_commands(plan, suffix)
+        for process in plan.own:
             port = f", port {process.port}" if process.serves else ""
             print(f"Starting {process.name}: {' '.join(process.program[:2])}{port}. Its log: {process.name}.log")
         self._memory.start()
@@ -228,10 +258,14 @@ class Run:
         self._add_timing(f"server start{suffix}", time.monotonic() - began)
 
     def _on_phase(self, process: Process, phase: Phase) -> None:
+        title = self._print_phase(process, phase)
+        self._events.emit("phase", title=title, detail=phase.detail, seconds=round(phase.seconds, 1))
+
+    def _print_phase(self, process: Process, phase: Phase) -> str:
         name = f"{process.name}: " if len(self.running.own) > 1 else ""
         title = f"{name}{phase.title}"
-        self._events.emit("phase", title=title, detail=phase.detail, seconds=round(phase.seconds, 1))
         print(f"{phase.seconds:7.1f} s  {title}{f': {phase.detail}' if phase.detail else ''}", flush=True)
+        return title
 
     def _after_cell(self, result: Any) -> None:
         """When a cell failed because a server is dead, say why it died: the cell only saw a broken connection."""
@@ -342,7 +376,11 @@ class Run:
         self.fleet.stop()
         self._memory.stop()
         shutil.rmtree(self.folder / begin.SECOND_TIER, ignore_errors=True)
-        print("All processes that this run started are gone.")
+        if self._loan:
+            print("The servers go on: they are of `cookbook run`, which ends them after the last page that uses them.")
+            self._loan = None
+        else:
+            print("All processes that this run started are gone.")
 
     # The examples
 
@@ -560,16 +598,3 @@ class Run:
     def _save(self) -> None:
         clean = self.redactor.value(self._record.model_dump(mode="json"))
         evidence.write(self.folder / RECORD, RunRecord.model_validate(clean))
-
-
-def _words(plan: begin.Plan) -> list[list[str]]:
-    """The commands of a rehearsal without its ports, which differ each time."""
-    return [
-        [
-            word
-            for argument in process.arguments
-            if argument.flag not in {"--port", "--master-port", "--data-parallel-rpc-port"}
-            for word in argument.words()
-        ]
-        for process in plan.own
-    ]

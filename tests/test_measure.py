@@ -90,10 +90,23 @@ def test_each_length_is_warmed_up_and_no_prompt_is_sent_twice_to_a_double() -> N
         sent.append(json.loads(request.content)["prompt"])
         return counting(request)
 
-    found = measure.time_to_first_token(double(answer), "m", [5, 9], repeats=2)
+    found = measure.time_to_first_token(double(answer), "m", [5, 9], repeats=2, salt="")
     assert [len(ids) for ids in sent] == [5, 5, 5, 9, 9, 9]
     assert len({tuple(ids) for ids in sent}) == 6
     assert [(point.x, len(point.values)) for point in found.points] == [(5, 2), (9, 2)]
+
+
+def test_a_server_that_another_run_asked_knows_no_prompt_of_this_one() -> None:
+    sent: list[list[int]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content)["prompt"])
+        return counting(request)
+
+    for salt in ("first run", "second run"):
+        measure.time_to_first_token(double(answer), "m", [16], repeats=1, salt=salt)
+        sessions(double(answer), salt)
+    assert len({tuple(ids[:8]) for ids in sent}) == 2 * (2 + 1)
 
 
 def test_decode_steps_of_a_double() -> None:
@@ -148,8 +161,8 @@ def test_a_question_without_an_answer_is_told_of_a_double() -> None:
     assert seconds >= 0
 
 
-def sessions(http: httpx.Client) -> measure.Sessions:
-    return measure.sessions(http, "m", count=2, turns=3, shared_tokens=8, turn_tokens=4, answer_tokens=2)
+def sessions(http: httpx.Client, salt: str = "") -> measure.Sessions:
+    return measure.sessions(http, "m", count=2, turns=3, shared_tokens=8, turn_tokens=4, answer_tokens=2, salt=salt)
 
 
 def test_sessions_of_a_double_share_a_prefix_and_grow() -> None:

@@ -5,28 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 from pydantic import JsonValue
 from rich.console import Console
 
-from cookbook import notebook
+from cookbook import begin, notebook
 from cookbook.catalog import Catalog
 from cookbook.cli import echo_json
 from cookbook.cli.options import catalog_option
 from cookbook.cli.tables import checks_table, runs_table
 from cookbook.errors import InputError
 from cookbook.evidence import Evidence
-from cookbook.execute import execute
+from cookbook.execute import execute, settings
+from cookbook.pool import Pool, side_by_side
 
+Planned: TypeAlias = tuple[dict[str, JsonValue], dict[str, JsonValue]]
 INTERRUPTED = 128
 """Above it are the exit codes of a signal: what ended one run ends them all."""
 
 
 @click.command("run")
-@click.argument("recipe", required=False)
-@click.option("--all", "every", is_flag=True, help="Every recipe of the catalog, one after the other.")
+@click.argument("recipes", nargs=-1, metavar="[RECIPE]...")
+@click.option("--all", "every", is_flag=True, help="Every recipe of the catalog.")
 @click.option("--on", "target", type=click.Choice(["local", "cpu"]), default="local", show_default=True,
               help="local: this machine is the recipe's hardware. cpu: rehearse with a small model.")  # fmt: skip
 @click.option("--parameters", "given", multiple=True, metavar="K=V", help="A parameter of the notebook; may repeat.")
@@ -40,7 +42,7 @@ INTERRUPTED = 128
 def command(
     ctx: click.Context,
     catalog: Catalog,
-    recipe: str | None,
+    recipes: tuple[str, ...],
     target: str,
     given: tuple[str, ...],
     runs: Path,
@@ -49,55 +51,67 @@ def command(
     every: bool,
     as_json: bool,
 ) -> None:
-    """Run RECIPE's notebook under papermill: launch the server, run the examples and checks, leave evidence.
+    """Run the notebook of each RECIPE under papermill: launch the server, run examples and checks, leave evidence.
 
     \b
         cookbook run b300_tp8                    on a B300 node, with vLLM in this Python environment
         cookbook run b300_tp8 --on cpu           a rehearsal
-        cookbook run --all --on cpu              every recipe rehearsed, in about 40 minutes on two cores
+        cookbook run --all --on cpu              every recipe rehearsed
         cookbook run b300_tp8 --parameters base_url=http://127.0.0.1:8000
 
-    With --all a recipe that fails does not keep the others from being run, and the exit code is the largest of them.
+    Of several recipes one that fails does not keep the others from being run, and the exit code is the largest of them.
+    Rehearsals whose commands are the same on a CPU use one server, one after the other; their pages say so.
     """
-    if every == bool(recipe):
-        if every:
-            raise InputError("--all and a recipe exclude each other.", "Leave one of them out.")
+    if every and recipes:
+        raise InputError("--all and a recipe exclude each other.", "Leave one of them out.")
+    if not every and not recipes:
         raise InputError("Name a recipe, or all of them with --all.", "`cookbook list` shows them.")
-    names = list(catalog.recipes) if recipe is None else [recipe]
-    planned = {name: _parameters(catalog, name, given, target, every=every) for name in names}
-    if unknown := _unknown(catalog, names, given) if every else "":
+    names = list(catalog.recipes) if every else list(dict.fromkeys(recipes))
+    several = len(names) > 1
+    planned = {name: _parameters(catalog, name, given, target, several=several) for name in names}
+    if unknown := _unknown(catalog, names, given) if several else "":
         raise InputError(f'No recipe has a parameter "{unknown}".', "The first code cell of a notebook has them.")
     console = Console(stderr=as_json, highlight=False)
+    groups = _groups(catalog, planned) if several else [(names[0],)]
     found: dict[str, Evidence] = {}
-    for name, (parameters, defaults) in planned.items():
-        if every:
-            console.print(f"\n[bold]{name}[/bold] ({len(found) + 1} of {len(names)})")
-        outcome = execute(
-            catalog, name, parameters, defaults, runs=runs, time_limit_s=time_limit, on_event=_Show(console)
-        )
-        found[name] = outcome.evidence
-        if not as_json:
-            console.print(checks_table(outcome.evidence))
-        if outcome.evidence.error:
-            click.echo(f"cookbook: {outcome.evidence.error}", err=True)
-        console.print(f"Evidence: {outcome.folder / 'evidence.json'}", soft_wrap=True)
-        if outcome.evidence.exit_code > INTERRUPTED:
-            break
+    with Pool(groups) as pool:
+        for name in (name for group in groups for name in group):
+            if several:
+                console.print(f"\n[bold]{name}[/bold] ({len(found) + 1} of {len(names)})")
+            outcome = execute(
+                catalog, name, *planned[name], runs=runs, time_limit_s=time_limit, on_event=_Show(console), pool=pool
+            )
+            found[name] = outcome.evidence
+            if not as_json:
+                console.print(checks_table(outcome.evidence))
+            if outcome.evidence.error:
+                click.echo(f"cookbook: {outcome.evidence.error}", err=True)
+            console.print(f"Evidence: {outcome.folder / 'evidence.json'}", soft_wrap=True)
+            if outcome.evidence.exit_code > INTERRUPTED:
+                break
     if as_json:
         records = [one.model_dump(mode="json") for one in found.values()]
-        echo_json(records if every else records[0])
-    elif every:
+        echo_json(records if every or several else records[0])
+    elif several:
         console.print(runs_table(found, names))
     ctx.exit(max(one.exit_code for one in found.values()))
 
 
-def _parameters(
-    catalog: Catalog, recipe: str, given: tuple[str, ...], target: str, *, every: bool
-) -> tuple[dict[str, JsonValue], dict[str, JsonValue]]:
-    """The parameters that are set, and the defaults of all; of all recipes each takes those that it has."""
+def _groups(catalog: Catalog, planned: Mapping[str, Planned]) -> list[tuple[str, ...]]:
+    """The recipes in the order in which they run, with those together that can share servers."""
+    plans = {
+        name: begin.plan(catalog, name, settings(*values), on_step=lambda _: None)
+        for name, values in planned.items()
+        if values[0].get("rehearse")
+    }
+    return [*side_by_side(plans), *((name,) for name in planned if name not in plans)]
+
+
+def _parameters(catalog: Catalog, recipe: str, given: tuple[str, ...], target: str, *, several: bool) -> Planned:
+    """The parameters that are set, and the defaults of all; of several recipes each takes those that it has."""
     known = notebook.parameters(notebook.source(catalog, recipe))
     names = {parameter.name for parameter in known}
-    own = [one for one in given if not every or "=" not in one or one.partition("=")[0] in names]
+    own = [one for one in given if not several or "=" not in one or one.partition("=")[0] in names]
     parameters = notebook.values(recipe, known, own)
     if target == "cpu":
         if parameters.get("rehearse") is False:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cookbook.deployment import Process, Role
+from cookbook.launch.loan import Borrowed
 from cookbook.launch.local import Server, start, wait_until_ready
 from cookbook.launch.phases import Phase
 
@@ -15,13 +16,13 @@ __all__ = ["Fleet", "launch_all"]
 
 
 class Fleet:
-    """Running servers. All end with `stop`, or with this process.
+    """Running servers. What this process launched ends with `stop`, or with this process.
 
     Attributes:
         servers: In the order in which they were started; a router comes last.
     """
 
-    def __init__(self, servers: Sequence[Server]) -> None:
+    def __init__(self, servers: Sequence[Server | Borrowed]) -> None:
         self.servers = tuple(servers)
 
     @property
@@ -30,7 +31,7 @@ class Fleet:
         routers = self.of("router")
         return (routers or [server for server in self.servers if server.process.serves])[0].base_url
 
-    def of(self, *roles: Role) -> list[Server]:
+    def of(self, *roles: Role) -> list[Server | Borrowed]:
         """The servers of these roles."""
         return [server for server in self.servers if server.process.role in roles]
 
@@ -83,16 +84,16 @@ def launch_all(
         TimeLimitError: One was not ready in time.
     """
     began = time.monotonic()
-    fleet = Fleet(())
+    started: list[Server] = []
     try:
         for stage in _stages(processes):
-            earlier = fleet.servers
+            earlier = tuple(started)
             for process in stage:
                 called = "The server" if len(processes) == 1 else process.name
                 server = start(process, log=logs / f"{process.name}.log", called=called, environ=environ)
-                fleet = Fleet((*fleet.servers, server))
+                started.append(server)
             wait_until_ready(
-                fleet.servers[len(earlier) :],
+                started[len(earlier) :],
                 served_model_name=served_model_name,
                 ready_timeout_s=ready_timeout_s,
                 began=began,
@@ -101,9 +102,9 @@ def launch_all(
                 environ=environ,
             )
     except BaseException:
-        fleet.stop()
+        Fleet(started).stop()
         raise
-    return fleet
+    return Fleet(started)
 
 
 def _stages(processes: Sequence[Process]) -> Iterator[list[Process]]:

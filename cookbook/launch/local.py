@@ -25,7 +25,7 @@ from cookbook.launch.processes import end, members
 from cookbook.launch.rootcause import root_cause, tail
 from cookbook.launch.supervisor import GRACE_S, LEFT_BEHIND_GRACE_S
 
-__all__ = ["Server", "launch", "start", "wait_until_ready"]
+__all__ = ["LOG_END_BYTES", "Server", "death", "launch", "read_log", "start", "wait_until_ready"]
 
 LOOK_EVERY_S = 0.2
 REQUEST_TIMEOUT_S = 2.0
@@ -47,6 +47,7 @@ class Server:
         base_url: Address for clients on this machine, without a path.
         called: What errors call it, at the beginning of a sentence.
         log: Its log file, free of secrets.
+        log_start: Where in that file this server began, in bytes.
         pid: Of the command; its workers are in the same session.
         phases: Of its start; the last is "ready", where it listens at all.
     """
@@ -69,7 +70,7 @@ class Server:
         self.pid = pid
         self.phases: list[Phase] = []
         self.began = time.monotonic()
-        self._log_start = log_start
+        self.log_start = log_start
         self._supervisor = supervisor
         self._mark = mark
         self._stopped = False
@@ -83,6 +84,11 @@ class Server:
     def _end_orphans(self) -> None:
         self._supervisor.wait()
         end([self.pid], mark=self._mark, grace_s=0)
+
+    @property
+    def sessions(self) -> tuple[int, int]:
+        """Session ids of the supervisor and of the command with its workers."""
+        return self._supervisor.pid, self.pid
 
     def alive(self) -> bool:
         """Whether the server's main process and its supervisor live."""
@@ -124,14 +130,7 @@ class Server:
                 f"Look for who sends that signal: the OOM killer or a batch system. Its log: {self.log}",
                 tail(text),
             )
-        cause = root_cause(text, code)
-        where = f" ({cause.process})" if cause.process else ""
-        lines = [*cause.context, "…", tail(text)] if cause.context else [tail(text)]
-        return ServerError(
-            f"{self.called} died{where}: {cause.what.rstrip('.')}.",
-            f"{cause.hint} Its log: {self.log}".strip(),
-            "\n".join(lines),
-        )
+        return death(self.called, self.log, text, code)
 
     def read_log(self, last_bytes: int | None = None) -> str:
         """What this server has written, without what an earlier one wrote into the same file.
@@ -139,14 +138,7 @@ class Server:
         Args:
             last_bytes: How much of its end to read; None for all.
         """
-        try:
-            with self.log.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                start = self._log_start if last_bytes is None else max(self._log_start, size - last_bytes)
-                file.seek(start)
-                return file.read().decode(errors="replace")
-        except OSError:
-            return ""
+        return read_log(self.log, self.log_start, last_bytes)
 
     def ask_to_stop(self) -> None:
         """Have the server stopped, without waiting until it is gone."""
@@ -178,6 +170,42 @@ class Server:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.stop()
+
+
+def read_log(log: Path, start: int, last_bytes: int | None = None) -> str:
+    """What a server has written since `start`, in bytes; empty where its log cannot be read.
+
+    Args:
+        log: The file.
+        start: Where in it that server began.
+        last_bytes: How much of the end to read; None for all.
+    """
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(start if last_bytes is None else max(start, size - last_bytes))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def death(called: str, log: Path, text: str, code: int | None) -> ServerError:
+    """Why a server died, out of its log.
+
+    Args:
+        called: What the error calls it.
+        log: The file, for whoever reads the error.
+        text: What it wrote.
+        code: Its exit code, 128 + n for a signal; None where it is not known.
+    """
+    cause = root_cause(text, code)
+    where = f" ({cause.process})" if cause.process else ""
+    lines = [*cause.context, "…", tail(text)] if cause.context else [tail(text)]
+    return ServerError(
+        f"{called} died{where}: {cause.what.rstrip('.')}.",
+        f"{cause.hint} Its log: {log}".strip(),
+        "\n".join(lines),
+    )
 
 
 def launch(
@@ -243,7 +271,10 @@ def start(
     mark = uuid.uuid4().hex
     inherited = {n: v for n, v in environ.items() if n not in NOT_INHERITED and not n.startswith(OWN_VARIABLES)}
     own = {variable.name: variable.value for variable in process.environment}
-    supervisor, pid = _start(command, log, {**inherited, **own, MARK: mark})
+    # vLLM 0.32.0: a headless rank closes the pipe of its workers first, which makes them deaf to the SIGTERM that it
+    # sends next, so it kills them after 9 s. One that has the signal before that ends at once.
+    all_at_once = process.has("--headless")
+    supervisor, pid = _start(command, log, {**inherited, **own, MARK: mark}, all_at_once=all_at_once)
     server = Server(
         process,
         called=called,
@@ -352,9 +383,12 @@ class _Watch:
         self._on_phase(self.server, phase)
 
 
-def _start(command: list[str], log: Path, environ: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int]:
+def _start(
+    command: list[str], log: Path, environ: Mapping[str, str], *, all_at_once: bool
+) -> tuple[subprocess.Popen[bytes], int]:
     """Start the supervisor, and learn the pid of the command from it."""
-    words = [sys.executable, "-m", "cookbook.launch.supervisor", "--owner", str(os.getpid()), "--log", str(log), "--"]
+    words = [sys.executable, "-m", "cookbook.launch.supervisor", "--owner", str(os.getpid()), "--log", str(log)]
+    words += ["--all-at-once"] * all_at_once + ["--"]
     supervisor = subprocess.Popen(
         [*words, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=dict(environ)
     )
@@ -395,7 +429,7 @@ class _Tail:
 
     def __init__(self, server: Server) -> None:
         self._path = server.log
-        self._position = server._log_start
+        self._position = server.log_start
 
     def new(self) -> Iterator[str]:
         with suppress(OSError), self._path.open("rb") as file:

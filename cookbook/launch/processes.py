@@ -81,31 +81,50 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def end(sessions: Iterable[int], *, below: int | None = None, mark: str = "", grace_s: float) -> list[psutil.Process]:
+def end(
+    sessions: Iterable[int],
+    *,
+    below: int | None = None,
+    mark: str = "",
+    spare: Iterable[int] = (),
+    grace_s: float,
+) -> list[psutil.Process]:
     """End all members: SIGTERM, a grace, then SIGKILL until none is left.
 
     Args:
         sessions: As in `members`.
         below: As in `members`.
         mark: As in `members`.
+        spare: Session ids whose processes are left alone.
         grace_s: Seconds between SIGTERM and SIGKILL; 0 goes straight to SIGKILL.
 
     Returns:
         What is still there: processes that the kernel does not let go of (uninterruptible I/O).
     """
-    wanted = tuple(sessions)
+    wanted, spared = tuple(sessions), frozenset(spare)
+
+    def living() -> list[psutil.Process]:
+        found = members(wanted, below=below, mark=mark)
+        return [process for process in found if _session(process) not in spared] if spared else found
+
     if grace_s > 0:
-        asked = members(wanted, below=below, mark=mark)
+        asked = living()
         _signal(asked, signal.SIGTERM)
         wait(asked, timeout_s=grace_s)
     # Twice and more: a process may have forked while the list was made.
     for _ in range(5):
-        left = members(wanted, below=below, mark=mark)
+        left = living()
         if not left:
             return []
         _signal(left, signal.SIGKILL)
         wait(left, timeout_s=2)
-    return members(wanted, below=below, mark=mark)
+    return living()
+
+
+def _session(process: psutil.Process) -> int | None:
+    with suppress(OSError):
+        return os.getsid(process.pid)
+    return None
 
 
 def wait(processes: Iterable[psutil.Process], *, timeout_s: float) -> list[psutil.Process]:

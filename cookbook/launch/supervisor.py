@@ -1,12 +1,13 @@
 """Owns one command, outside the process that asked for it.
 
-    python -m cookbook.launch.supervisor --owner PID --log FILE -- COMMAND…
+    python -m cookbook.launch.supervisor --owner PID --log FILE [--all-at-once] -- COMMAND…
 
     owner (a kernel, `cookbook run`) ──stdin pipe──> supervisor ──> command ──> its workers
 
 The command and all that comes of it end when the owner ends, however it ends: end of file on stdin, a pidfd on the
 owner (a process that the owner forked may hold the pipe open), SIGTERM or SIGHUP to the supervisor. When the command
-ends by itself, what it left behind is ended too. SIGINT is ignored: a Ctrl-C belongs to the owner, who then decides.
+ends by itself, what it left behind is ended too. With --all-at-once what came of the command is asked to end at the
+same time as it. SIGINT is ignored: a Ctrl-C belongs to the owner, who then decides.
 
 The command's output goes through here line by line, without secrets, into the log file. The supervisor's own stdout
 gets one line of JSON: the command's pid, or the error that kept it from starting. It ends with the command's exit
@@ -131,7 +132,7 @@ def main(arguments: list[str]) -> int:
         pump = threading.Thread(target=_pump, args=(command, options.log), daemon=True)
         pump.start()
         _report({"pid": command.pid})
-        if not _wait_for_end(selector, signals, command.pid):
+        if not _wait_for_end(selector, signals, command.pid) and not options.all_at_once:
             # To the command alone: a server ends its own workers in better order than we could.
             command.terminate()
             with suppress(psutil.NoSuchProcess):
@@ -210,6 +211,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="cookbook.launch.supervisor")
     parser.add_argument("--owner", type=int, required=True)
     parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--all-at-once", action="store_true")
     parser.add_argument("command", nargs="+")
     return parser.parse_args(arguments)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import jupytext
 import nbformat
 import papermill
+import psutil
 import pytest
 
 from cookbook import begin, evidence
@@ -45,6 +46,23 @@ def test_papermill_alone_leaves_evidence_too(small_model: Path, tmp_path: Path) 
     assert folder
     found = evidence.read(folder / "evidence.json")
     assert (found.status, found.mode, found.notebook) == ("passed", "rehearsal", None)
+
+
+def test_recipes_that_differ_in_nothing_here_use_one_server_and_say_so(small_model: Path, tmp_path: Path) -> None:
+    recipes = ("b300_dcp8", "b300_dcp8_low_latency")
+    done = cookbook("run", *recipes, "--on", "cpu", "--output", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("Ready") == done.stdout.count("Process started") == 1
+    for recipe in recipes:
+        folder = evidence.latest(tmp_path, recipe)
+        assert folder
+        found = evidence.read(folder / "evidence.json")
+        assert found.status == "passed"
+        shared = next(change for change in found.substitutions if change.what == "server")
+        assert shared.replacement == "one for the pages of b300_dcp8, b300_dcp8_low_latency"
+        assert {path.name for path in (folder / "logs").iterdir()} == {"papermill.log", "engine-0.log"}
+        assert not (folder / "loan.json").exists()
+    assert not [process for process in psutil.Process().children(recursive=True) if process.is_running()]
 
 
 def test_hardware_of_a_folder_of_its_own_is_rehearsed(small_model: Path, tmp_path: Path) -> None:
