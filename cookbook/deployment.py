@@ -147,6 +147,11 @@ class Process(Frozen):
         """The whole command, unquoted."""
         return (*self.program, *(word for argument in self.arguments for word in argument.words()))
 
+    @property
+    def computes_on_cpu(self) -> bool:
+        """Whether it is an engine without accelerators, as in a rehearsal."""
+        return self.devices == 0 and self.role != "router"
+
     def value(self, flag: str) -> JsonValue:
         """The value of `flag`, or None where the flag is absent or bare."""
         return next((argument.value for argument in self.arguments if argument.flag == flag), None)

@@ -11,6 +11,8 @@ from cookbook.deployment import Process, Role
 from cookbook.launch.loan import Borrowed
 from cookbook.launch.local import Server, start, wait_until_ready
 from cookbook.launch.phases import Phase
+from cookbook.launch.processes import members
+from cookbook.launch.share import put_pollers_last
 
 __all__ = ["Fleet", "launch_all"]
 
@@ -101,6 +103,8 @@ def launch_all(
                 besides=earlier,
                 environ=environ,
             )
+            on_cpu = [server for server in started[len(earlier) :] if server.process.computes_on_cpu]
+            put_pollers_last(process for server in on_cpu for process in members([server.pid], below=server.pid))
     except BaseException:
         Fleet(started).stop()
         raise

@@ -23,6 +23,7 @@ from cookbook.launch.phases import Phase, PhaseReader
 from cookbook.launch.preflight import check_log, check_port, find_executable, port_holders
 from cookbook.launch.processes import end, members
 from cookbook.launch.rootcause import root_cause, tail
+from cookbook.launch.share import weigh_less
 from cookbook.launch.supervisor import GRACE_S, LEFT_BEHIND_GRACE_S
 
 __all__ = ["LOG_END_BYTES", "Server", "death", "launch", "read_log", "start", "wait_until_ready"]
@@ -284,8 +285,8 @@ def start(
         pid=pid,
         mark=f"{MARK}={mark}",
     )
-    if process.devices == 0:
-        _yield_to_others(pid)
+    if process.computes_on_cpu:
+        weigh_less(pid)
     return server
 
 
@@ -406,17 +407,6 @@ def _start(
     raise InputError(
         f"{command[0]} could not be started: {answer['error']}.", "Try the command of `cookbook show` by hand."
     )
-
-
-def _yield_to_others(pid: int) -> None:
-    """Give a server that computes on the CPU less weight than the other sessions of this machine.
-
-    After each request vLLM's workers spin for a second, waiting for the next, and on two cores nothing else ran
-    meanwhile: a rehearsal's notebook took 14.7 s from the server's start to its end, and 6.6 s with this. Linux
-    schedules sessions as groups; where it does not, there is nothing to set.
-    """
-    with suppress(OSError):
-        Path(f"/proc/{pid}/autogroup").write_text("10")
 
 
 def _give_up(supervisor: subprocess.Popen[bytes]) -> None:

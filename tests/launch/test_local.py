@@ -69,13 +69,15 @@ def test_the_environment_of_a_stub_server(stub_server_process: MakeProcess, tmp_
     assert seen["MY_TOKEN"] == "[redacted:MY_TOKEN]"
 
 
-@pytest.mark.parametrize(("devices", "nice"), [(0, "nice 10"), (8, "nice 0")])
-def test_only_a_stub_server_on_the_cpu_yields_to_others(
-    stub_server_process: MakeProcess, tmp_path: Path, devices: int, nice: str
+@pytest.mark.parametrize(
+    ("devices", "role", "nice"), [(0, "engine", "nice 10"), (8, "engine", "nice 0"), (0, "router", "nice 0")]
+)
+def test_only_a_stub_server_that_computes_on_the_cpu_yields_to_others(
+    stub_server_process: MakeProcess, tmp_path: Path, devices: int, role: str, nice: str
 ) -> None:
     if not Path("/proc/self/autogroup").exists():
         pytest.skip("this kernel does not schedule sessions as groups")
-    process = stub_server_process().model_copy(update={"devices": devices})
+    process = stub_server_process().model_copy(update={"devices": devices, "role": role})
     with start(process, tmp_path) as server:
         assert Path(f"/proc/{server.pid}/autogroup").read_text().strip().endswith(nice)
 
