@@ -58,6 +58,7 @@ RECORDED = (
     "NCCL_IB_HCA",
     "NCCL_SOCKET_IFNAME",
     "OMP_NUM_THREADS",
+    "SLURM_JOB_ID",
     "SLURM_JOB_NUM_NODES",
     "VLLM_LOGGING_LEVEL",
 )
@@ -105,17 +106,19 @@ class Plan:
         recipe_deployment: The deployment for the hardware.
         deployment: The one that runs here; the same unless this is a rehearsal, with addresses filled in.
         substitutions: How the two differ.
+        in_job: Whether the processes are those of a Slurm job.
     """
 
     parameters: Parameters
     recipe_deployment: Deployment
     deployment: Deployment
     substitutions: tuple[Substitution, ...]
+    in_job: bool = False
 
     @property
     def own(self) -> tuple[Process, ...]:
-        """The processes that this machine runs: those of the head, and in a rehearsal all."""
-        return tuple(process for process in self.deployment.processes if process.node == 0)
+        """The processes that this run starts: those of the head; all in a rehearsal, and in a Slurm job."""
+        return tuple(process for process in self.deployment.processes if self.in_job or process.node == 0)
 
     def words(self) -> tuple[tuple[str, ...], ...]:
         """What this machine runs, command by command, without the ports, which differ each time."""
@@ -142,17 +145,16 @@ class Plan:
         """
         lent = {server.process.name: server.process for server in loan.servers}
         processes = tuple(lent.get(process.name, process) for process in self.deployment.processes)
+        deployment = self.deployment.model_copy(update={"processes": processes})
+        if loan.job:
+            return replace(self, deployment=deployment)
         change = Substitution(
             what="server",
             original="launched for this page",
             replacement=f"one for the pages of {', '.join(loan.recipes)}",
             reason="Their commands are the same here but for the ports, and starting takes longer than most checks.",
         )
-        return replace(
-            self,
-            deployment=self.deployment.model_copy(update={"processes": processes}),
-            substitutions=(*self.substitutions, change),
-        )
+        return replace(self, deployment=deployment, substitutions=(*self.substitutions, change))
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ def plan(
     storage: Path = Path(SECOND_TIER),
     without: str = "",
     here: Here | None = None,
+    in_job: bool = False,
 ) -> Plan:
     """Resolve the recipe, and cut it down where this is a rehearsal.
 
@@ -190,6 +193,8 @@ def plan(
         storage: Folder that stands in for host memory in a rehearsal of KV offload; it need not exist.
         without: A feature of the recipe to leave out, for the other side of a comparison; empty for none.
         here: What a rehearsal changes besides.
+        in_job: Whether a Slurm job runs it: its nodes, and not this one, have to have what it needs, and their
+            addresses stay open.
 
     Raises:
         InputError: A parameter does not fit, or the engine or the small model is missing here.
@@ -207,13 +212,15 @@ def plan(
         model=None if parameters.base_url or parameters.model == catalog.model.id else parameters.model,
         revision=parameters.revision or None,
         # What offload may take is read off the node that is going to pin it.
-        host_memory_gib=machine.free_memory_gib() if parameters.mode == "hardware" else None,
+        host_memory_gib=machine.free_memory_gib() if parameters.mode == "hardware" and not in_job else None,
         overrides=_port(catalog, recipe, parameters.port),
     )
     deployment = resolve(catalog, selection)
     if parameters.mode == "attached":
         attached = deployment.model_copy(update={"served_model_name": parameters.model})
         return Plan(parameters, deployment, attached, ())
+    if parameters.mode == "hardware" and in_job:
+        return Plan(parameters, deployment, deployment, (), in_job)
     if parameters.mode == "hardware":
         _check_engine(catalog, deployment)
         addresses = {address.name: os.environ.get(address.name, "") for address in deployment.addresses}
@@ -236,10 +243,12 @@ def plan(
         ports=tuple(ports),
         model=smallmodel.prepare(on_step=on_step),
         storage=storage,
+        apart=in_job,
     )
     rehearsal = rehearse(deployment, catalog, cpu)
-    _check_launch(rehearsal.deployment.processes)
-    found = Plan(parameters, deployment, rehearsal.deployment, rehearsal.substitutions)
+    if not in_job:
+        _check_launch(rehearsal.deployment.processes)
+    found = Plan(parameters, deployment, rehearsal.deployment, rehearsal.substitutions, in_job)
     return _changed(found, here) if here else found
 
 
@@ -255,7 +264,7 @@ def _changed(found: Plan, here: Here) -> Plan:
     change = Substitution(what=here.flag, original=original, replacement=here.value, reason=here.reason)
     kept = tuple(one for one in found.substitutions if one.what != here.flag)
     deployment = found.deployment.model_copy(update={"processes": processes})
-    return Plan(found.parameters, found.recipe_deployment, deployment, (*kept, change))
+    return replace(found, deployment=deployment, substitutions=(*kept, change))
 
 
 def _port(catalog: Catalog, recipe: str, port: int) -> tuple[Override, ...]:

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -36,6 +36,7 @@ from cookbook.launch.loan import LOAN
 from cookbook.launch.processes import become_subreaper, end
 from cookbook.launch.supervisor import LEFT_BEHIND_GRACE_S
 from cookbook.notebook import source
+from cookbook.onslurm import JobOfRun, Order
 from cookbook.pool import Pool
 from cookbook.redact import Redactor
 
@@ -70,6 +71,7 @@ def execute(
     time_limit_s: float,
     on_event: Callable[[Mapping[str, Any]], None],
     pool: Pool,
+    order: Order | None = None,
 ) -> Outcome:
     """Run a recipe's notebook and leave evidence.
 
@@ -82,6 +84,7 @@ def execute(
         time_limit_s: Bound on the whole run, in seconds.
         on_event: Told what happens while it goes on.
         pool: Lends servers to recipes that share some.
+        order: Of the Slurm job that runs it; None runs it on this machine.
 
     Returns:
         The outcome; a check that fell short or a server that died is an outcome, not an exception.
@@ -91,20 +94,33 @@ def execute(
     """
     notebook = source(catalog, recipe)
     chosen = settings(parameters, defaults)
-    plan = begin.plan(catalog, recipe, chosen, on_step=lambda text: on_event({"kind": "step", "title": text}))
-    folder = begin.make_run_folder(begin.run_folder(runs, recipe)).absolute()
+    folder = begin.run_folder(runs, recipe).absolute()
+    plan = begin.plan(
+        catalog,
+        recipe,
+        chosen,
+        on_step=lambda text: on_event({"kind": "step", "title": text}),
+        storage=folder / begin.SECOND_TIER,
+        in_job=order is not None,
+    )
+    if order and chosen.base_url:
+        raise InputError(
+            "base_url and --on slurm exclude each other: the job starts a server.", "Leave one of them out."
+        )
+    begin.make_run_folder(folder)
     on_event({"kind": "step", "title": f"Run folder: {folder}"})
     record = begin.record(plan, folder)
 
-    failure: CookbookError | None = None
-    try:
-        with _ended_by_signals():
-            pool.lend(recipe, plan, folder, on_event)
-    except Interrupted as error:
-        failure = error
-    spare = pool.sessions
-    failure = failure or _papermill(catalog, notebook, folder, parameters, time_limit_s, on_event, spare)
-    pool.take_back(recipe, folder)
+    words = [sys.executable, "-m", "cookbook.notebook_process"]
+    words.append(json.dumps({"source": str(notebook), "folder": str(folder), "parameters": parameters}))
+    papermill = _Papermill(words, _environment(catalog, folder), folder, time_limit_s, on_event)
+    if order:
+        with JobOfRun(catalog, plan, folder, order, on_event) as job:
+            failure = _started(job.start) or papermill.in_job(job)
+    else:
+        failure = _started(lambda: pool.lend(recipe, plan, folder, on_event))
+        failure = failure or papermill.run(pool.sessions)
+        pool.take_back(recipe, folder)
     # A kernel that was killed could not do it.
     shutil.rmtree(folder / begin.SECOND_TIER, ignore_errors=True)
     executed = look_at(folder / "notebook.ipynb", notebook)
@@ -129,77 +145,109 @@ def _environment(catalog: Catalog, folder: Path) -> dict[str, str]:
     return {**os.environ, **overlay, "COOKBOOK_RUN_FOLDER": str(folder), "NO_MKDOCS_2_WARNING": "1"}
 
 
-def _papermill(
-    catalog: Catalog,
-    notebook: Path,
-    folder: Path,
-    parameters: Mapping[str, JsonValue],
-    time_limit_s: float,
-    on_event: Callable[[Mapping[str, Any]], None],
-    spare: tuple[int, ...],
-) -> CookbookError | None:
-    """Run papermill under the supervisor, and leave nothing of it but the sessions that are spared.
+def _started(begin_it: Callable[[], None]) -> CookbookError | None:
+    """Do what comes before the notebook, and return why it failed, or None."""
+    try:
+        with _ended_by_signals():
+            begin_it()
+    except CookbookError as error:
+        return error
+    return None
 
-    Returns:
-        Why it was ended from here, or None when it ended by itself.
+
+@dataclass(frozen=True)
+class _Papermill:
+    """papermill under the supervisor.
+
+    Attributes:
+        words: Its command.
+        environ: Its environment, and that of the kernel.
+        folder: Of the run.
+        time_limit_s: Bound on it, in seconds.
+        on_event: Told what happens.
     """
-    order = json.dumps({"source": str(notebook), "folder": str(folder), "parameters": parameters})
-    command = [sys.executable, "-m", "cookbook.launch.supervisor", "--owner", str(os.getpid())]
-    command += ["--log", str(folder / "logs" / "papermill.log"), "--"]
-    command += [sys.executable, "-m", "cookbook.notebook_process", order]
-    events = follow(folder)
-    deadline = time.monotonic() + time_limit_s
-    become_subreaper()
-    with (
-        _signals() as received,
-        subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            env=_environment(catalog, folder),
-        ) as supervisor,
-    ):
-        try:
-            reason: CookbookError | None = None
-            while supervisor.poll() is None:
+
+    words: list[str]
+    environ: dict[str, str]
+    folder: Path
+    time_limit_s: float
+    on_event: Callable[[Mapping[str, Any]], None]
+
+    def in_job(self, job: JobOfRun) -> CookbookError | None:
+        """Run it as a step of a Slurm job. Arguments and result are those of `run`."""
+        # A first SIGINT makes srun print what its tasks do; SIGTERM it passes on.
+        failure = replace(self, words=[*job.step, *self.words]).run((), look=job.look, polite=signal.SIGTERM)
+        # When a job ends, its steps end a moment before Slurm says so.
+        return failure or job.ended()
+
+    def run(
+        self,
+        spare: tuple[int, ...],
+        look: Callable[[], CookbookError | None] = lambda: None,
+        polite: int = signal.SIGINT,
+    ) -> CookbookError | None:
+        """Run it, and leave nothing of it but the sessions that are spared.
+
+        Args:
+            spare: Their ids.
+            look: Asked again and again whether there is a reason to end it.
+            polite: The signal at which it ends in good order.
+
+        Returns:
+            Why it was ended from here, or None when it ended by itself.
+        """
+        command = [sys.executable, "-m", "cookbook.launch.supervisor", "--owner", str(os.getpid())]
+        command += ["--log", str(self.folder / "logs" / "papermill.log"), "--", *self.words]
+        events = follow(self.folder)
+        deadline = time.monotonic() + self.time_limit_s
+        become_subreaper()
+        with (
+            _signals() as received,
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=self.environ
+            ) as supervisor,
+        ):
+            try:
+                reason: CookbookError | None = None
+                while supervisor.poll() is None:
+                    for event in next(events):
+                        self.on_event(event)
+                    reason = Interrupted(received[0]) if received else look()
+                    if time.monotonic() > deadline:
+                        reason = reason or TimeLimitError(
+                            f"The run was not over after {self.time_limit_s:g} s.", "Give it more with --time-limit."
+                        )
+                    if reason:
+                        _end_in_order(supervisor, polite, self.on_event)
+                        break
+                    with suppress(subprocess.TimeoutExpired):
+                        supervisor.wait(LOOK_EVERY_S)
                 for event in next(events):
-                    on_event(event)
-                if received:
-                    reason = Interrupted(received[0])
-                elif time.monotonic() > deadline:
-                    reason = TimeLimitError(
-                        f"The run was not over after {time_limit_s:g} s.", "Give it more with --time-limit."
-                    )
-                if reason:
-                    _end_in_order(supervisor, on_event)
-                    break
-                with suppress(subprocess.TimeoutExpired):
-                    supervisor.wait(LOOK_EVERY_S)
-            for event in next(events):
-                on_event(event)
-        finally:
-            # End of file is the supervisor's sign to end all that is left.
-            assert supervisor.stdin
-            supervisor.stdin.close()
-            supervisor.wait()
-            # Nothing is left by now, unless somebody killed the supervisor.
-            end((), below=os.getpid(), spare=spare, grace_s=LEFT_BEHIND_GRACE_S)
-    if reason is None and supervisor.returncode == InputError.exit_code:
-        # The log cannot tell: it lies on the same disk.
-        return InputError(
-            f"The executed notebook could not be saved in {folder}: the disk is full or read-only.",
-            "Free some space, or name another folder with --output.",
-        )
-    return reason
+                    self.on_event(event)
+            finally:
+                # End of file is the supervisor's sign to end all that is left.
+                assert supervisor.stdin
+                supervisor.stdin.close()
+                supervisor.wait()
+                # Nothing is left by now, unless somebody killed the supervisor.
+                end((), below=os.getpid(), spare=spare, grace_s=LEFT_BEHIND_GRACE_S)
+        if reason is None and supervisor.returncode == InputError.exit_code:
+            # The log cannot tell: it lies on the same disk.
+            return InputError(
+                f"The executed notebook could not be saved in {self.folder}: the disk is full or read-only.",
+                "Free some space, or name another folder with --output.",
+            )
+        return reason
 
 
-def _end_in_order(supervisor: subprocess.Popen[bytes], on_event: Callable[[Mapping[str, Any]], None]) -> None:
+def _end_in_order(
+    supervisor: subprocess.Popen[bytes], polite: int, on_event: Callable[[Mapping[str, Any]], None]
+) -> None:
     """Let papermill end the kernel and save the notebook; what is not gone in time is ended by the supervisor."""
     on_event({"kind": "step", "title": "Stopping: the notebook is saved and every process ended."})
     assert supervisor.stdout
     with suppress(ValueError, KeyError, ProcessLookupError):
-        os.kill(json.loads(supervisor.stdout.readline())["pid"], signal.SIGINT)
+        os.kill(json.loads(supervisor.stdout.readline())["pid"], polite)
     with suppress(subprocess.TimeoutExpired):
         supervisor.wait(ORDERLY_END_S)
 

@@ -275,7 +275,7 @@ def more_cache(run: Run, claim: str, title: str, ours: int | None, theirs: int |
         ours: Tokens with the feature.
         theirs: Tokens without it.
     """
-    if not run.small:
+    if not run.small or run.one_side:
         judging.judge(run, claim, title, feature_checks.times_as_many, ours, theirs)
         return
     figure = Claim(
@@ -371,8 +371,9 @@ def without_prefill(run: Run) -> None:
     Nothing works after it.
     """
     name, title, expected = "without_prefill", "Prefill pool down: an error, no silence", "an HTTP error"
-    if run.fleet is None:
-        run.leave_out(name, title, expected=expected, reason=NOT_LAUNCHED)
+    if run.fleet is None or run.plan.in_job:
+        reason = "A Slurm job ends with the first of its steps that ends." if run.plan.in_job else NOT_LAUNCHED
+        run.leave_out(name, title, expected=expected, reason=reason)
         return
     run.stop_role("prefill")
     with run.http() as http:

@@ -32,8 +32,8 @@ def judge(
 ) -> None:
     """Hold what was measured against a published figure.
 
-    It is left out where none is published for this recipe, and in a rehearsal: what a CPU measured is shown, and not
-    held against a figure of the hardware.
+    It is left out where none is published for this recipe, where a comparison has no other side, and in a rehearsal:
+    what a CPU measured is shown, and not held against a figure of the hardware.
 
     Args:
         run: Of the page.
@@ -47,8 +47,8 @@ def judge(
     found, called = run.claim(claim), name or claim
     if found is None:
         run.leave_out(called, title, expected=run.published(claim), reason=NOT_PUBLISHED)
-    elif run.small:
-        run.leave_out(called, title, expected=run.published(claim), reason=ON_CPU)
+    elif run.small or run.one_side:
+        run.leave_out(called, title, expected=run.published(claim), reason=run.one_side or ON_CPU)
     else:
         run.check(check(called, title, *measured, claim=found, source=run.source(found), **more))
 
@@ -116,7 +116,9 @@ def same_with_and_without(run: Run, what: str, ours: Answers, theirs: Answers, *
         flag: What brings the feature; a rehearsal without it would compare a server with itself.
     """
     title = f"Same tokens with and without {what}"
-    if not _itself(run, title, flag):
+    if run.one_side:
+        run.leave_out(SAME, title, expected=SAME_EXPECTED, reason=run.one_side)
+    elif not _itself(run, title, flag):
         other = f"the same server without {what}, in this run"
         run.check(feature_checks.same_tokens(SAME, title, ours, theirs, compared_with=other))
 

@@ -92,8 +92,10 @@ def cell_titles(cells: list[tuple[str, str]]) -> list[str]:
 
 def main(order: dict[str, Any]) -> int:
     """Execute the notebook of `order` (source, folder, parameters)."""
-    # A supervisor ignores SIGINT and hands that down; here it is what ends a run in good order.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A supervisor ignores SIGINT and hands that down; here it is what ends a run in good order. So does SIGTERM, which
+    # is what srun passes on.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     folder = Path(order["folder"])
     papermill_io.register(SCHEME, RedactedFile(Redactor.from_environ(os.environ)))
     papermill_engines.register(ENGINE, reporting_engine(Events(folder)))

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from cookbook.capacity import offload_bytes_per_device
 from cookbook.catalog import Catalog
 from cookbook.catalog.schema import Rule
-from cookbook.deployment import Argument, Claim, Deployment, EnvVar, Frozen, Notice, Origin, Process, Role
+from cookbook.deployment import Address, Argument, Claim, Deployment, EnvVar, Frozen, Notice, Origin, Process, Role
 from cookbook.errors import CatalogError, InputError
 from cookbook.evidence import Substitution
 from cookbook.layers import OVERRIDES
@@ -41,6 +41,7 @@ class Cpu(Frozen):
         ports: Further free TCP ports, for what the processes say to each other.
         model: Folder of the small model.
         storage: Folder that stands in for host memory; it need not exist.
+        apart: Whether each engine runs on a node of its own, whose address is known only there; else all run here.
     """
 
     cores: tuple[int, ...]
@@ -48,6 +49,7 @@ class Cpu(Frozen):
     ports: tuple[int, ...] = ()
     model: Path
     storage: Path = Path("kv")
+    apart: bool = False
 
 
 class Rehearsal(Frozen):
@@ -82,10 +84,11 @@ def rehearse(deployment: Deployment, catalog: Catalog, cpu: Cpu) -> Rehearsal:
     if len(kept) < len(deployment.processes):
         changes.append(_fewer(deployment.processes, kept, rules.nodes_reason))
     seats = _seats(kept, cpu)
+    nodes = _nodes(kept) if cpu.apart else dict.fromkeys({process.node for process in kept}, 0)
     processes = []
     for process in kept:
         rehearsed = _Rewriter(catalog, deployment, cpu, seats, process)
-        processes.append(rehearsed.process())
+        processes.append(rehearsed.process().model_copy(update={"node": nodes[process.node]}))
         changes += rehearsed.changes
     if deployment.image:
         changes.append(
@@ -112,8 +115,8 @@ def rehearse(deployment: Deployment, catalog: Catalog, cpu: Cpu) -> Rehearsal:
                 "served_model_name": rules.model.name,
                 "image": None,
                 "install": (),
-                "addresses": (),
-                "nodes": 1,
+                "addresses": _addresses(deployment, nodes) if cpu.apart else (),
+                "nodes": 1 + max(nodes.values()),
                 "processes": tuple(processes),
                 "claims": claims,
                 "notices": (Notice(kind="rehearsal", text=NOTICE), *deployment.notices),
@@ -130,6 +133,19 @@ def _kept(deployment: Deployment, nodes: Mapping[Role, int]) -> tuple[Process, .
     several = len({process.role for process in deployment.processes}) > 1
     limit = {role: 1 if several else count for role, count in nodes.items()}
     return tuple(process for process in deployment.processes if process.rank < limit.get(process.role, 1))
+
+
+def _nodes(kept: Iterable[Process]) -> dict[int, int]:
+    """The nodes that are left, numbered anew."""
+    return {node: index for index, node in enumerate(sorted({process.node for process in kept}))}
+
+
+def _addresses(deployment: Deployment, nodes: Mapping[int, int]) -> tuple[Address, ...]:
+    return tuple(
+        address.model_copy(update={"node": nodes[address.node]})
+        for address in deployment.addresses
+        if address.node in nodes
+    )
 
 
 def _fewer(before: Iterable[Process], after: Iterable[Process], reason: str) -> Substitution:
@@ -214,6 +230,8 @@ class _Rewriter:
         self._seats = seats
         self._before = process
         self._engine = process.role != "router"
+        # Clients of a router are on its node, with or without others.
+        self._apart = cpu.apart and self._engine
         seat = seats[process.name]
         groups = seat.count if _number(process, "--data-parallel-size") > 1 and seat.count > 1 else None
         spans = seat.count if seat.count > 1 and groups is None else None
@@ -247,15 +265,16 @@ class _Rewriter:
             program = (*program[:-1], str(self._cpu.model))
         rewritten = self._before.model_copy(
             update={
-                "node": 0,
                 "program": program,
                 "arguments": arguments,
                 "environment": environment,
-                "host": LOOPBACK,
+                "host": self._before.host if self._apart else LOOPBACK,
                 "port": self._seats[self._before.name].port,
                 "devices": 0,
             }
         )
+        if self._cpu.apart:
+            return rewritten
         return filled_in(rewritten, {address.name: LOOPBACK for address in self._deployment.addresses})
 
     def _arguments(self) -> Iterator[Argument]:
@@ -285,6 +304,9 @@ class _Rewriter:
             yield argument
             return
         new = None if rule.drop or lacks else self._fill(rule.replace)
+        if new == LOOPBACK and self._apart:
+            yield argument
+            return
         replacement = None if new is None else " ".join(Argument(flag="-", value=new, origins=()).words()[1:])
         if replacement != original:
             self._note(argument.flag, original, replacement, rule.reason)
@@ -295,11 +317,14 @@ class _Rewriter:
         """A server that the router is told of, where it is kept: at its port on this machine."""
         role, rank = argument.flag.removeprefix("--"), int(argument.variables[0].split("_")[-2])
         seat = self._seats.get(f"{role}-{rank}")
-        reason = "The servers of a rehearsal listen on this machine."
-        new = f"http://{LOOPBACK}:{seat.port}" if seat else None
+        apart = self._cpu.apart
+        reason = "A port that is free." if apart else "The servers of a rehearsal listen on this machine."
+        host = f"${{{argument.variables[0]}}}" if apart else LOOPBACK
+        new = f"http://{host}:{seat.port}" if seat else None
         self._note(argument.flag, str(argument.value), new, reason)
         if new:
-            yield Argument(flag=argument.flag, value=new, origins=(_origin(reason),))
+            named = argument.variables if apart else ()
+            yield Argument(flag=argument.flag, value=new, origins=(_origin(reason),), variables=named)
 
     def _transfer(self, argument: Argument, config: dict[str, JsonValue]) -> Iterator[Argument]:
         """Each connector becomes the one that a CPU has in its place, also inside a MultiConnector."""
@@ -339,6 +364,9 @@ class _Rewriter:
                 yield variable
                 continue
             new = None if rule.drop else self._fill(rule.replace)
+            if new == LOOPBACK and self._apart:
+                yield variable
+                continue
             if new != variable.value:
                 self._note(variable.name, variable.value, None if new is None else str(new), rule.reason)
             if new is not None:

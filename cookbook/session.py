@@ -40,6 +40,7 @@ from cookbook.formats import bash
 from cookbook.launch.fleet import Fleet, launch_all
 from cookbook.launch.loan import Borrowed, Loan
 from cookbook.launch.loan import read as read_loan
+from cookbook.launch.local import wait_until_ready
 from cookbook.launch.memory import MemoryWatch
 from cookbook.launch.phases import Phase, kv_cache_tokens
 from cookbook.redact import Redactor
@@ -73,8 +74,10 @@ def open_run(recipe: str, parameters: Mapping[str, Any]) -> Run:
     folder = Path(given) if given else begin.run_folder(RUNS, recipe)
     known = {name: parameters[name] for name in begin.Parameters.__dataclass_fields__ if name in parameters}
     settings = begin.Parameters(**known)
-    plan = begin.plan(catalog, recipe, settings, on_step=print, storage=folder / begin.SECOND_TIER)
     loan = read_loan(folder) if given else None
+    in_job = bool(loan and loan.job)
+    storage = folder / begin.SECOND_TIER
+    plan = begin.plan(catalog, recipe, settings, on_step=print, storage=storage, in_job=in_job)
     if not given:
         begin.make_run_folder(folder)
     return Run(catalog, plan.borrowing(loan) if loan else plan, folder, own=not given, loan=loan)
@@ -95,6 +98,7 @@ class Run:
         running: What runs: the same, or the other side of a comparison.
         folder: Of this run.
         redactor: Takes secrets out of what is shown.
+        one_side: Why a comparison with and without a feature has no other side; empty where it has, or before.
     """
 
     def __init__(
@@ -116,6 +120,7 @@ class Run:
         self.model = plan.deployment.served_model_name
         self.base_url = ""
         self.fleet: Fleet | None = None
+        self.one_side = ""
         self.rehearsal = plan.parameters.mode == "rehearsal"
         self.small = self.model == catalog.rehearsal.model.name
 
@@ -160,14 +165,15 @@ class Run:
         """
         if self.plan.parameters.base_url:
             self.base_url = client.server_url(self.plan.parameters.base_url)
-            self._read_version()
+            self._read_version(self.http())
             self._check_model()
             print(f"Using the server at {self.base_url}. It was not launched by this run.")
             return self.base_url
-        elsewhere = [process for process in self.plan.deployment.processes if process not in self.plan.own]
+        own = self.plan.own
+        elsewhere = [process for process in self.plan.deployment.processes if process not in own]
         if elsewhere:
             names = ", ".join(f"{process.name} on node {process.node}" for process in elsewhere)
-            print(f"This node runs {', '.join(process.name for process in self.plan.own)}. Start the others by their")
+            print(f"This node runs {', '.join(process.name for process in own)}. Start the others by their")
             print(f"commands above: {names}. The server is ready when all of them are.")
         if self._loan:
             self._borrow(self._loan)
@@ -196,8 +202,10 @@ class Run:
             ServerError: As `start`.
             TimeLimitError: As `start`.
         """
-        if self.fleet is None:
-            print(f"The server was not launched by this run, so it cannot be started without {without}.")
+        if self.fleet is None or self.plan.in_job:
+            whose = "runs in a Slurm job, which ends with it" if self.plan.in_job else "was not launched by this run"
+            self.one_side = f"The server {whose}, so it cannot be started without {without}."
+            print(self.one_side)
             return self.base_url
         other = begin.plan(
             self.catalog,
@@ -218,19 +226,35 @@ class Run:
         return self.base_url
 
     def _borrow(self, loan: Loan) -> None:
-        pages = ", ".join(loan.recipes)
-        print(
-            f"Using servers that `cookbook run` started for the pages of {pages}: the same command here. Their start:"
-        )
         self._note_commands(self.plan, "")
         self._memory.start()
-        self.fleet = Fleet([Borrowed(server) for server in loan.servers])
-        for server in self.fleet.servers:
-            for phase in server.phases:
-                self._print_phase(server.process, phase)
+        servers = [Borrowed(server) for server in loan.servers]
+        self.fleet = Fleet(servers)
         self.base_url = self.fleet.base_url
-        self._memory.mark("borrowed")
+        if loan.job:
+            self._wait_for(servers, loan.job)
+            self._memory.mark("ready")
+        else:
+            pages = ", ".join(loan.recipes)
+            print(f"Using servers that `cookbook run` started for the pages of {pages}: the same command here.")
+            print("Their start:")
+            for server in servers:
+                for phase in server.phases:
+                    self._print_phase(server.process, phase)
+            self._memory.mark("borrowed")
         self._add_timing("server start", max(server.phases[-1].seconds for server in self.fleet.servers))
+
+    def _wait_for(self, servers: list[Borrowed], job: str) -> None:
+        """Wait until the servers of a Slurm job are ready."""
+        print(f"The servers are steps of the Slurm job {job}. This notebook runs on its first node.")
+        wait_until_ready(
+            servers,
+            served_model_name=self.model,
+            ready_timeout_s=self.plan.parameters.ready_timeout_s,
+            began=time.monotonic(),
+            on_phase=lambda server, phase: self._on_phase(server.process, phase),
+        )
+        self._read_version(self.http(servers[0].process.role))
 
     def _note_commands(self, plan: begin.Plan, suffix: str) -> None:
         for process in plan.own:
@@ -277,13 +301,13 @@ class Run:
             self._update(server_error=str(error))
             print(f"{error}\n\n{error.log_tail}")
 
-    def _read_version(self) -> None:
+    def _read_version(self, http: httpx.Client) -> None:
         try:
-            with self.http() as http:
+            with http:
                 version = str(http.get("/version").raise_for_status().json().get("version", ""))
         except (httpx.HTTPError, ValueError) as error:
             raise ServerError(
-                f"No vLLM server answers at {self.base_url}: {error}.",
+                f"No vLLM server answers at {str(http.base_url).rstrip('/')}: {error}.",
                 "Check base_url and VLLM_API_KEY, and that it is up.",
             ) from error
         self._update(versions={**self._record.versions, "vllm": version})
@@ -377,7 +401,8 @@ class Run:
         self._memory.stop()
         shutil.rmtree(self.folder / begin.SECOND_TIER, ignore_errors=True)
         if self._loan:
-            print("The servers go on: they are of `cookbook run`, which ends them after the last page that uses them.")
+            last = "with the Slurm job" if self._loan.job else "after the last page that uses them"
+            print(f"The servers go on: they are of `cookbook run`, which ends them {last}.")
             self._loan = None
         else:
             print("All processes that this run started are gone.")

@@ -113,7 +113,7 @@ def test_the_first_step_that_ends_ends_the_others_and_gives_the_code(catalog: Ca
     deployment = resolve(catalog, named(catalog, "gb300_pd"))
     done = doubles.run(slurm.render(catalog, deployment), deployment)
     assert done.returncode == 7
-    assert "A step ended with code 7; its log says why." in done.stderr
+    assert "router-0 ended with code 7; its log says why." in done.stderr
     pids = [step["pid"] for step in doubles.steps().values()]
     deadline = time.monotonic() + 10
     while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:

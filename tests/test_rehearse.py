@@ -154,6 +154,20 @@ def test_pools_become_two_servers_and_a_router_that_knows_them(catalog: Catalog)
     assert len(set(side_ports)) == 2
 
 
+def test_on_nodes_of_their_own_the_pools_find_each_other_by_address(catalog: Catalog) -> None:
+    cpu = Cpu(cores=(0,), port=8123, ports=tuple(range(9000, 9000 + PORTS)), model=Path("/m"), apart=True)
+    deployment = rehearse(resolve(catalog, named(catalog, "gb300_pd")), catalog, cpu).deployment
+    prefill, decode, router = deployment.processes
+    assert [process.node for process in deployment.processes] == [0, 1, 0]
+    assert [(address.name, address.node) for address in deployment.addresses] == [
+        ("PREFILL_0_IP", 0),
+        ("DECODE_0_IP", 1),
+    ]
+    assert (prefill.host, decode.host, router.host) == ("${PREFILL_0_IP}", "${DECODE_0_IP}", "127.0.0.1")
+    assert router.value("--decode") == f"http://${{DECODE_0_IP}}:{decode.port}"
+    assert router.variables == ("PREFILL_0_IP", "DECODE_0_IP")
+
+
 def test_every_recipe_rehearses_without_an_address_or_port_twice(catalog: Catalog) -> None:
     for recipe in catalog.recipes:
         found = rehearsed(catalog, recipe)

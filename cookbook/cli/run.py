@@ -19,6 +19,7 @@ from cookbook.cli.tables import checks_table, runs_table
 from cookbook.errors import InputError
 from cookbook.evidence import Evidence
 from cookbook.execute import execute, settings
+from cookbook.onslurm import Order
 from cookbook.pool import Pool, side_by_side
 
 Planned: TypeAlias = tuple[dict[str, JsonValue], dict[str, JsonValue]]
@@ -29,8 +30,14 @@ INTERRUPTED = 128
 @click.command("run")
 @click.argument("recipes", nargs=-1, metavar="[RECIPE]...")
 @click.option("--all", "every", is_flag=True, help="Every recipe of the catalog.")
-@click.option("--on", "target", type=click.Choice(["local", "cpu"]), default="local", show_default=True,
-              help="local: this machine is the recipe's hardware. cpu: rehearse with a small model.")  # fmt: skip
+@click.option("--on", "target", type=click.Choice(["local", "cpu", "slurm"]), default="local", show_default=True,
+              help="local: this machine is the recipe's hardware. cpu: rehearse with a small model. slurm: submit a "
+              "job, follow it, and cancel it at the end.")  # fmt: skip
+@click.option("--partition", metavar="NAME", help="Of Slurm.")
+@click.option("--sbatch", "options", multiple=True, metavar="K=V",
+              help="An option of sbatch, for example time=04:00:00; may repeat.")  # fmt: skip
+@click.option("--queue-limit", type=click.FloatRange(min=1), metavar="SECONDS",
+              help="How long a Slurm job may wait for its nodes; a day unless you say so.")  # fmt: skip
 @click.option("--parameters", "given", multiple=True, metavar="K=V", help="A parameter of the notebook; may repeat.")
 @click.option("--output", "runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
               help="Folder for evidence, executed notebook and logs.")  # fmt: skip
@@ -44,6 +51,9 @@ def command(
     catalog: Catalog,
     recipes: tuple[str, ...],
     target: str,
+    partition: str | None,
+    options: tuple[str, ...],
+    queue_limit: float | None,
     given: tuple[str, ...],
     runs: Path,
     time_limit: float,
@@ -58,6 +68,7 @@ def command(
         cookbook run b300_tp8 --on cpu           a rehearsal
         cookbook run --all --on cpu              every recipe rehearsed
         cookbook run b300_tp8 --parameters base_url=http://127.0.0.1:8000
+        cookbook run gb300_pd --on slurm --partition gb300 --sbatch time=04:00:00
 
     Of several recipes one that fails does not keep the others from being run, and the exit code is the largest of them.
     Rehearsals whose commands are the same on a CPU use one server, one after the other; their pages say so.
@@ -67,19 +78,27 @@ def command(
     if not every and not recipes:
         raise InputError("Name a recipe, or all of them with --all.", "`cookbook list` shows them.")
     names = list(catalog.recipes) if every else list(dict.fromkeys(recipes))
+    order = _order(target, partition, options, queue_limit)
     several = len(names) > 1
     planned = {name: _parameters(catalog, name, given, target, several=several) for name in names}
     if unknown := _unknown(catalog, names, given) if several else "":
         raise InputError(f'No recipe has a parameter "{unknown}".', "The first code cell of a notebook has them.")
     console = Console(stderr=as_json, highlight=False)
-    groups = _groups(catalog, planned) if several else [(names[0],)]
+    groups = _groups(catalog, planned) if several and not order else [(name,) for name in names]
     found: dict[str, Evidence] = {}
     with Pool(groups) as pool:
         for name in (name for group in groups for name in group):
             if several:
                 console.print(f"\n[bold]{name}[/bold] ({len(found) + 1} of {len(names)})")
             outcome = execute(
-                catalog, name, *planned[name], runs=runs, time_limit_s=time_limit, on_event=_Show(console), pool=pool
+                catalog,
+                name,
+                *planned[name],
+                runs=runs,
+                time_limit_s=time_limit,
+                on_event=_Show(console),
+                pool=pool,
+                order=order,
             )
             found[name] = outcome.evidence
             if not as_json:
@@ -95,6 +114,21 @@ def command(
     elif several:
         console.print(runs_table(found, names))
     ctx.exit(max(one.exit_code for one in found.values()))
+
+
+def _order(target: str, partition: str | None, options: tuple[str, ...], queue_limit: float | None) -> Order | None:
+    """How a Slurm job is submitted; None where there is none."""
+    if target != "slurm":
+        for name, value in (("--partition", partition), ("--sbatch", options), ("--queue-limit", queue_limit)):
+            if value:
+                raise InputError(f"{name} is for a Slurm job.", "Add --on slurm, or leave it out.")
+        return None
+    for option in options:
+        if not option.partition("=")[0].strip("-"):
+            raise InputError(f'--sbatch "{option}" names no option.', "Write it as time=04:00:00, or exclusive.")
+    words = [f"--partition={partition}"] if partition else []
+    words += [f"--{option.lstrip('-')}" for option in options]
+    return Order(tuple(words)) if queue_limit is None else Order(tuple(words), queue_limit)
 
 
 def _groups(catalog: Catalog, planned: Mapping[str, Planned]) -> list[tuple[str, ...]]:

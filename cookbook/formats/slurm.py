@@ -20,6 +20,9 @@ mkdir -p "$logs"
 # The address by which Slurm reaches a node. To take another network, set the variables below before sbatch.
 address() { scontrol show node --oneliner "$1" | tr ' ' '\\n' | sed -n 's/^NodeAddr=//p'; }
 
+# The steps by the pid of their srun.
+declare -A names
+
 # start NAME NODE OPTIONS -- VARIABLE=VALUE … COMMAND …: one step on one node, its output in a file of its own.
 start() {
     local name=$1 node=${nodes[$2]} options=()
@@ -28,6 +31,7 @@ start() {
     shift
     srun --job-name="$name" --nodes=1 --ntasks=1 --nodelist="$node" --overlap --kill-on-bad-exit=1 \\
         --output="$logs/$name.log" "${options[@]}" ${container[@]+"${container[@]}"} env "$@" &
+    names[$!]=$name
     echo "$name: on $node, log $logs/$name.log"
 }
 
@@ -49,7 +53,9 @@ END = """\
 # The first step that ends, ends the job: a deployment of which a part is gone serves nobody.
 code=0
 wait -n || code=$?
-echo "A step ended with code $code; its log says why." >&2
+for pid in "${!names[@]}"; do
+    kill -0 "$pid" 2> /dev/null || echo "${names[$pid]} ended with code $code; its log says why." >&2
+done
 exit "$code"
 """
 
@@ -64,8 +70,9 @@ def render(catalog: Catalog, deployment: Deployment) -> str:
         f"#SBATCH --nodes={deployment.nodes}",
         "#SBATCH --ntasks-per-node=1",
         "#SBATCH --exclusive",
+        "#SBATCH --no-requeue",
     ]
-    if vendor.slurm:
+    if vendor.slurm and devices:
         lines.append(f"#SBATCH --gres={vendor.slurm.name}:{devices}")
     lines += [
         "#SBATCH --output=%x-%j.log",
@@ -79,7 +86,7 @@ def render(catalog: Catalog, deployment: Deployment) -> str:
         lines.append(f': "${{{address.name}:=$(address "${{nodes[{address.node}]}}")}}"')
     for process in deployment.processes:
         lines += ["", comment(f"{process.name}, role {process.role}, node {process.node}"), *unsure(process)]
-        lines += _start(process, resource=vendor.slurm.name if vendor.slurm else "")
+        lines += _start(process, resource=vendor.slurm.name if vendor.slurm and devices else "")
     return "\n".join(lines) + "\n" + END
 
 

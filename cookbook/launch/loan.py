@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -24,15 +25,18 @@ LOAN = "loan.json"
 
 
 class LentServer(Frozen):
-    """What a borrower has to know of a server. The attributes are those of `cookbook.launch.local.Server`."""
+    """What a borrower has to know of a server. The attributes are those of `cookbook.launch.local.Server`.
+
+    A server on another machine has no pid: whoever lends it watches it. It may be starting still.
+    """
 
     process: Process
     base_url: str
     called: str
     log: Path
     log_start: int
-    pid: int
-    phases: tuple[Phase, ...]
+    pid: int | None = None
+    phases: tuple[Phase, ...] = ()
 
     @classmethod
     def of(cls, server: Server) -> LentServer:
@@ -54,10 +58,12 @@ class Loan(Frozen):
     Attributes:
         recipes: All whose pages use them, one after the other.
         servers: In the order in which they were started.
+        job: Of Slurm, in which they run; empty where they run on this machine.
     """
 
     recipes: tuple[str, ...]
     servers: tuple[LentServer, ...]
+    job: str = ""
 
     def write(self, folder: Path) -> None:
         """Leave it for the run of this folder."""
@@ -85,22 +91,42 @@ class Borrowed:
     Attributes:
         process: What was started.
         base_url: Address for clients on this machine, without a path.
-        phases: Of its start.
+        called: What errors call it, at the beginning of a sentence.
+        log: Its log file.
+        log_start: Where in that file this server began, in bytes.
+        phases: Of its start, as far as it is known.
+        began: When it was borrowed, by the monotonic clock.
+        pid: On this machine; None on another.
     """
 
     def __init__(self, lent: LentServer) -> None:
         self.process = lent.process
         self.base_url = lent.base_url
+        self.called = lent.called
+        self.log = lent.log
+        self.log_start = lent.log_start
         self.phases = list(lent.phases)
-        self._lent = lent
-        try:
-            self._descriptor: int | None = os.pidfd_open(lent.pid)
-        except ProcessLookupError:
-            self._descriptor = None
+        self.began = time.monotonic()
+        self.pid = lent.pid
+        self._descriptor: int | None = None
+        self._gone = False
+        if lent.pid is not None:
+            try:
+                self._descriptor = os.pidfd_open(lent.pid)
+            except ProcessLookupError:
+                self._gone = True
 
     def alive(self) -> bool:
-        """Whether its main process lives."""
-        return self._descriptor is not None and not select.select([self._descriptor], [], [], 0)[0]
+        """Whether its main process lives, as far as that can be seen from here."""
+        return not self._gone and not self._ended(0)
+
+    def died_within(self, seconds: float) -> bool:
+        """Wait for the end of the server, up to a bound; returns at once when it ends."""
+        return self._gone or self._ended(seconds)
+
+    def _ended(self, seconds: float) -> bool:
+        watched = [] if self._descriptor is None else [self._descriptor]
+        return bool(select.select(watched, [], [], seconds)[0])
 
     def check_alive(self) -> None:
         """Do nothing, unless the server is dead.
@@ -109,7 +135,7 @@ class Borrowed:
             ServerError: It is; with the root cause out of its log.
         """
         if not self.alive():
-            raise death(self._lent.called, self._lent.log, self.read_log(LOG_END_BYTES), None)
+            raise death(self.called, self.log, self.read_log(LOG_END_BYTES), None)
 
     def read_log(self, last_bytes: int | None = None) -> str:
         """What it has written.
@@ -117,7 +143,7 @@ class Borrowed:
         Args:
             last_bytes: How much of its end to read; None for all.
         """
-        return read_log(self._lent.log, self._lent.log_start, last_bytes)
+        return read_log(self.log, self.log_start, last_bytes)
 
     def ask_to_stop(self) -> None:
         """It is not ours to stop."""
@@ -127,3 +153,4 @@ class Borrowed:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+        self._gone = True

@@ -12,10 +12,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol, TypeVar
 
 import httpx
+import psutil
 
 from cookbook.deployment import Process
 from cookbook.errors import InputError, ServerError, TimeLimitError
@@ -26,7 +29,7 @@ from cookbook.launch.rootcause import root_cause, tail
 from cookbook.launch.share import weigh_less
 from cookbook.launch.supervisor import GRACE_S, LEFT_BEHIND_GRACE_S
 
-__all__ = ["LOG_END_BYTES", "Server", "death", "launch", "read_log", "start", "wait_until_ready"]
+__all__ = ["LOG_END_BYTES", "Server", "Tail", "death", "launch", "reachable", "read_log", "start", "wait_until_ready"]
 
 LOOK_EVERY_S = 0.2
 REQUEST_TIMEOUT_S = 2.0
@@ -38,6 +41,28 @@ LOG_END_BYTES = 2**21
 NOT_INHERITED = ("VLLM_PORT",)
 OWN_VARIABLES = "COOKBOOK_"
 MARK = "COOKBOOK_SERVER"
+
+
+class Watched(Protocol):
+    """What waiting for a server needs of it. The attributes are those of `Server`; `pid` is None on another machine."""
+
+    process: Process
+    base_url: str
+    called: str
+    log: Path
+    log_start: int
+    phases: list[Phase]
+    began: float
+
+    @property
+    def pid(self) -> int | None: ...
+
+    def check_alive(self) -> None: ...
+
+    def died_within(self, seconds: float) -> bool: ...
+
+
+W = TypeVar("W", bound=Watched)
 
 
 class Server:
@@ -65,7 +90,7 @@ class Server:
         mark: str,
     ) -> None:
         self.process = process
-        self.base_url = f"http://{_reachable(process.host)}:{process.port}"
+        self.base_url = f"http://{reachable(process.host)}:{process.port}"
         self.called = called
         self.log = log
         self.pid = pid
@@ -291,13 +316,13 @@ def start(
 
 
 def wait_until_ready(
-    servers: Sequence[Server],
+    servers: Sequence[W],
     *,
     served_model_name: str,
     ready_timeout_s: float,
     began: float,
-    on_phase: Callable[[Server, Phase], None],
-    besides: Sequence[Server] = (),
+    on_phase: Callable[[W, Phase], None],
+    besides: Sequence[W] = (),
     environ: Mapping[str, str] = os.environ,
 ) -> None:
     """Wait until each of the servers that listens is ready, and see that none dies meanwhile.
@@ -319,7 +344,7 @@ def wait_until_ready(
         TimeLimitError: One was not ready in time.
     """
     key = environ.get("VLLM_API_KEY")
-    watches = [_Watch(server, served_model_name, key, on_phase) for server in servers]
+    watches = [_Watch(server, served_model_name, key, partial(on_phase, server)) for server in servers]
     with ExitStack() as stack:
         for watch in watches:
             stack.callback(watch.close)
@@ -343,12 +368,12 @@ def wait_until_ready(
 class _Watch:
     """One server on its way to being ready."""
 
-    def __init__(self, server: Server, model: str, key: str | None, on_phase: Callable[[Server, Phase], None]) -> None:
+    def __init__(self, server: Watched, model: str, key: str | None, on_phase: Callable[[Phase], None]) -> None:
         self.server = server
         self._model = model
         self._on_phase = on_phase
         self._phases = PhaseReader()
-        self._lines = _Tail(server)
+        self._lines = Tail(server.log, server.log_start)
         self._ready = False
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.Client(
@@ -381,7 +406,7 @@ class _Watch:
 
     def _tell(self, phase: Phase) -> None:
         self.server.phases.append(phase)
-        self._on_phase(self.server, phase)
+        self._on_phase(phase)
 
 
 def _start(
@@ -414,14 +439,20 @@ def _give_up(supervisor: subprocess.Popen[bytes]) -> None:
         pass
 
 
-class _Tail:
-    """The lines of a server's log as they come; a line without an end waits for it."""
+class Tail:
+    """The lines of a log as they come; a line without an end waits for it.
 
-    def __init__(self, server: Server) -> None:
-        self._path = server.log
-        self._position = server.log_start
+    Args:
+        path: Of the log; it need not exist yet.
+        position: Where to begin, in bytes.
+    """
+
+    def __init__(self, path: Path, position: int) -> None:
+        self._path = path
+        self._position = position
 
     def new(self) -> Iterator[str]:
+        """Those that have come since."""
         with suppress(OSError), self._path.open("rb") as file:
             file.seek(self._position)
             data = file.read()
@@ -430,7 +461,7 @@ class _Tail:
             yield from whole.decode(errors="replace").splitlines()
 
 
-def _answers(client: httpx.Client, server: Server, model: str) -> bool:
+def _answers(client: httpx.Client, server: Watched, model: str) -> bool:
     """Whether the server is ready.
 
     Raises:
@@ -446,8 +477,7 @@ def _answers(client: httpx.Client, server: Server, model: str) -> bool:
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return False
     # Before the name: a server of the same model may have taken the port while this one was starting.
-    own = {process.pid for process in members([server.pid], below=server.pid)}
-    others = [process for process in port_holders(server.process.port) if process.pid not in own]
+    others = [] if server.pid is None else _strangers(server.pid, server.process.port)
     if others:
         who = f"{others[0].name()} (pid {others[0].pid})"
         raise ServerError(
@@ -464,7 +494,13 @@ def _answers(client: httpx.Client, server: Server, model: str) -> bool:
     return answer.is_success
 
 
-def _reachable(host: str) -> str:
+def _strangers(pid: int, port: int) -> list[psutil.Process]:
+    """Who listens on this port and is not of that server."""
+    own = {process.pid for process in members([pid], below=pid)}
+    return [process for process in port_holders(port) if process.pid not in own]
+
+
+def reachable(host: str) -> str:
     """The address for a client on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
     return f"[{host}]" if ":" in host else host

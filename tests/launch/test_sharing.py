@@ -105,6 +105,7 @@ def test_a_stub_that_died_is_told_by_its_log_and_replaced_for_the_next_page(
     first = lend(pool, "first", plan, tmp_path)
     assert first
     borrowed = Borrowed(first.servers[0])
+    assert first.servers[0].pid
     os.kill(first.servers[0].pid, 9)
     while borrowed.alive():
         os.sched_yield()
