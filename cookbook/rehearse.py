@@ -26,7 +26,7 @@ __all__ = ["PORTS", "Cpu", "Rehearsal", "rehearse", "threads_bind"]
 
 NOTICE = "Rehearsed on a CPU with a small model: no number here is a number of the hardware."
 LAYER = "rehearsal"
-FEW_BLOCKS = 64
+FEW_BLOCKS = 24  # A half more than the longest prompt needs.
 BLOCK_TOKENS = 128  # Of vLLM's CPU backend.
 PORTS = 12
 """Free ports that the largest rehearsal may take beside the one that clients use."""

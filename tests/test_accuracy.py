@@ -161,6 +161,7 @@ def run(base_url: str, folder: Path, questions: Path | None, **changes: Any) -> 
     return evaluate(base_url, "small", questions=questions, folder=folder, **fields | changes)
 
 
+@pytest.mark.e2e
 @pytest.mark.skipif(importlib.util.find_spec("lm_eval") is None, reason="lm_eval is not installed")
 def test_lm_eval_asks_the_server_and_scores_numbers_however_they_are_written(
     server: str, questions: Path, tmp_path: Path
@@ -178,6 +179,7 @@ def test_lm_eval_asks_the_server_and_scores_numbers_however_they_are_written(
     assert KEY not in log
 
 
+@pytest.mark.e2e
 @pytest.mark.skipif(importlib.util.find_spec("lm_eval") is None, reason="lm_eval is not installed")
 def test_a_server_that_refuses_is_told_with_its_words(
     server: str, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ def bench(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch, limit: float
     return load.bench(WORDS, time_limit_s=limit, folder=folder, offline=True)
 
 
+@pytest.mark.e2e
 def test_the_command_is_one_that_vllm_takes() -> None:
     # The parser is the real one.
     serve = pytest.importorskip("vllm.benchmarks.serve")

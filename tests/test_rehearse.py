@@ -76,10 +76,10 @@ def test_a_flag_of_the_catalog_without_a_rule_is_an_error(b300_tp8: Deployment, 
 
 
 def test_a_flag_of_the_user_is_kept(catalog: Catalog) -> None:
-    overrides = (Override(name="max-num-seqs", value="4"), Override(name="VLLM_LOGGING_LEVEL", value="DEBUG"))
+    overrides = (Override(name="max-logprobs", value="4"), Override(name="VLLM_LOGGING_LEVEL", value="DEBUG"))
     deployment = resolve(catalog, named(catalog, "b300_tp8", overrides=overrides))
     process = rehearse(deployment, catalog, Cpu(cores=(0, 1), port=1, model=Path("/m"))).deployment.processes[0]
-    assert process.value("--max-num-seqs") == "4"
+    assert process.value("--max-logprobs") == "4"
     assert any(v.name == "VLLM_LOGGING_LEVEL" for v in process.environment)
 
 
@@ -197,9 +197,9 @@ def test_workers_get_cores_of_their_own(cores: list[int]) -> None:
 def test_a_second_tier_has_a_small_first_one_so_that_prefixes_leave_it(catalog: Catalog, recipe: str) -> None:
     found = rehearsed(catalog, recipe)
     first, *others = found.deployment.processes
-    assert first.value("--num-gpu-blocks-override") == 64
+    assert first.value("--num-gpu-blocks-override") == 24
     assert not any(process.has("--num-gpu-blocks-override") for process in others if process.role == "decode")
-    assert found.deployment.claims[0].value == 64 * 128
+    assert found.deployment.claims[0].value == 24 * 128
     assert any(change.what == "--num-gpu-blocks-override" for change in found.substitutions)
 
 
