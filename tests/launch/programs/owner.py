@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -26,6 +27,13 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def hear() -> None:
+    """Wait for a line. A signal that comes just before a read blocks would not be seen until the read is over."""
+    while not select.select([sys.stdin], [], [], 0.1)[0]:
+        pass
+    sys.stdin.readline()
+
+
 def main(how: str, process: str, log: str) -> None:
     server = launch(
         Process.model_validate_json(process),
@@ -39,7 +47,7 @@ def main(how: str, process: str, log: str) -> None:
     if helper == 0:
         time.sleep(600)
     say(json.dumps({"pids": pids, "helper": helper, "server": server.pid}))
-    sys.stdin.readline()
+    hear()
     if how == "raise":
         raise RuntimeError
     if how == "kill":
@@ -50,7 +58,7 @@ def main(how: str, process: str, log: str) -> None:
             say("alive")
         except ServerError as error:
             say(str(error))
-        sys.stdin.readline()
+        hear()
 
 
 if __name__ == "__main__":
