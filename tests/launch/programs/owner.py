@@ -62,4 +62,6 @@ def main(how: str, process: str, log: str) -> None:
 
 
 if __name__ == "__main__":
+    # A shell has what it starts in the background ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main(*sys.argv[1:])
