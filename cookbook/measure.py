@@ -47,6 +47,8 @@ COMPLETIONS = "/v1/completions"
 # Ids of ordinary words in every tokenizer that is meant here: above the bytes, below the smallest vocabulary.
 FIRST_ID, LAST_ID = 1000, 30000
 FILLER = "The road went on past fields, a mill and a row of poplars, and nothing happened there that day."
+LONGER = (1, 2, 4)
+"""Tries at sequences that have to decode together, by how much longer their answers are."""
 ASKED = 0.0
 """Temperature of everything that is compared with another run."""
 
@@ -178,13 +180,14 @@ def decode_step(
     """Milliseconds of a decode step, by how many sequences decode together.
 
     It counts from when the last of them has its first token until the first of them is done, so that all of the batch
-    was decoding; each batch is warmed up once.
+    was decoding; each batch is warmed up once. Where a busy machine let them miss each other, they are asked again, for
+    longer answers.
 
     Args:
         http: A client.
         model: The name that clients use.
         batches: Sequences at a time.
-        steps: Tokens of each answer, at least 3.
+        steps: Tokens of each answer, at least 3. The last try asks for four times as many.
         repeats: Measurements of each batch.
         prompt_tokens: Length of each prompt.
 
@@ -193,21 +196,40 @@ def decode_step(
     """
     points = []
     for batch in batches:
-        values = []
-        for repeat in range(repeats + 1):
-            seeds = (batch * 1_000_000 + repeat * 1000 + i for i in range(batch))
-            bodies = [_body(model, prompt(prompt_tokens, seed), steps) for seed in seeds]
-            with ThreadPoolExecutor(batch) as pool:
-                streams = [_tokens(lines) for _, lines in pool.map(lambda body: _stream(http, body), bodies)]
-            values.append(round(1000 * _step(streams), 3))
-        points.append(Point(x=batch, values=tuple(values[1:])))
+        seeds = range(batch * 1_000_000, batch * 1_000_000 + (repeats + 1) * 1000, 1000)
+        prompts = [[prompt(prompt_tokens, seed + i) for i in range(batch)] for seed in seeds]
+        _at_once(http, model, prompts[0], steps)
+        values = [round(1000 * _together(http, model, ids, steps), 3) for ids in prompts[1:]]
+        points.append(Point(x=batch, values=tuple(values)))
     return Series(name="decode_step", title="Decode step", unit="ms", x="Batch (sequences)", points=tuple(points))
 
 
-def _step(streams: Sequence[Sequence[tuple[float, int]]]) -> float:
-    """Seconds between two tokens of a sequence while all of them decode."""
+def _at_once(
+    http: httpx.Client, model: str, prompts: Sequence[Sequence[int]], steps: int
+) -> list[list[tuple[float, int]]]:
+    bodies = [_body(model, ids, steps) for ids in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        streams = [_tokens(lines) for _, lines in pool.map(lambda body: _stream(http, body), bodies)]
     if not all(streams):
         raise ServerError("An answer came without a token.", "See the server's log.")
+    return streams
+
+
+def _together(http: httpx.Client, model: str, prompts: Sequence[Sequence[int]], steps: int) -> float:
+    """Seconds of a step, measured again with longer answers where the sequences missed each other."""
+    for longer in LONGER:
+        found = _step(_at_once(http, model, prompts, longer * steps))
+        if found is not None:
+            return found
+    raise ServerError(
+        f"{len(prompts)} sequences never decoded together, in {len(LONGER)} tries, so a step of that batch cannot be"
+        " measured.",
+        "The KV cache may be too small for them, or the machine too busy.",
+    )
+
+
+def _step(streams: Sequence[Sequence[tuple[float, int]]]) -> float | None:
+    """Seconds between two tokens of a sequence while all of them decode; None where they never did."""
     begin, end = max(stream[0][0] for stream in streams), min(stream[-1][0] for stream in streams)
     rates = []
     for stream in streams:
@@ -215,12 +237,7 @@ def _step(streams: Sequence[Sequence[tuple[float, int]]]) -> float:
         if len(inside) > 1:
             (first, before), (last, after) = inside[0], inside[-1]
             rates.append((last - first) / (after - before))
-    if len(rates) < len(streams):
-        raise ServerError(
-            f"{len(streams)} sequences never decoded together, so a step of that batch cannot be measured.",
-            "The KV cache may be too small for them, or the answers too short.",
-        )
-    return median(rates)
+    return median(rates) if len(rates) == len(streams) else None
 
 
 # Answers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from cookbook.errors import InputError, ServerError
 
 
 class Line(httpx.SyncByteStream):
-    def __init__(self, lines: list[str]) -> None:
+    def __init__(self, lines: list[str], gate: Callable[[int], None] = lambda number: None) -> None:
         self.lines = lines
+        self.gate = gate
 
     def __iter__(self) -> Iterator[bytes]:
-        for line in self.lines:
+        for number, line in enumerate(self.lines):
+            self.gate(number)
             yield f"data: {line}\n\n".encode()
 
 
@@ -68,9 +71,41 @@ def test_several_tokens_in_a_chunk_are_counted_as_such() -> None:
     assert measure._step([drafted]) == pytest.approx(0.1)
 
 
-def test_sequences_that_never_ran_together_are_an_error() -> None:
-    with pytest.raises(ServerError, match="2 sequences never decoded together"):
-        measure._step([[(0.0, 1), (1.0, 2)], [(2.0, 1), (3.0, 2)]])
+def after_one_another(alone: int) -> tuple[httpx.Client, list[int]]:
+    """A double that answers two requests one after the other, so many times, then both at once."""
+    lengths: list[int] = []
+    turn = threading.Lock()
+    both = threading.Barrier(2)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked = json.loads(request.content)["max_tokens"]
+        lengths.append(asked)
+
+        def gate(number: int) -> None:
+            if len(lengths) > 2 * (alone + 1):
+                both.wait(10)
+            elif number == 0:
+                turn.acquire()
+            elif number == asked:
+                turn.release()
+
+        return httpx.Response(200, stream=Line([*(chunk(n + 1) for n in range(asked)), "[DONE]"], gate))
+
+    return double(answer), lengths
+
+
+def test_sequences_that_missed_each_other_are_asked_for_longer_answers_by_a_double() -> None:
+    http, lengths = after_one_another(alone=1)
+    found = measure.decode_step(http, "m", [2], steps=4, repeats=1, prompt_tokens=4)
+    assert lengths == [4, 4, 4, 4, 8, 8]
+    assert len(found.points[0].values) == 1
+
+
+def test_sequences_that_never_ran_together_in_a_double_are_an_error() -> None:
+    http, lengths = after_one_another(alone=9)
+    with pytest.raises(ServerError, match="2 sequences never decoded together, in 3 tries"):
+        measure.decode_step(http, "m", [2], steps=4, repeats=1, prompt_tokens=4)
+    assert lengths == [4, 4, 4, 4, 8, 8, 16, 16]
 
 
 def test_without_a_count_a_chunk_is_a_token() -> None:
